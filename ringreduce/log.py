@@ -88,12 +88,16 @@ def waiting(topic: str, rank: int, for_whom: Callable[[], str]) -> Iterator[None
             pause = min(2 * pause, _LONGEST_SILENCE)
 
     reminder = threading.Thread(target=remind, name="ringreduce-log-waiting", daemon=True)
-    reminder.start()
+    try:
+        reminder.start()
+    except RuntimeError:  # there can be no more threads
+        over.set()
     try:
         yield
     finally:
-        over.set()
-        reminder.join()
+        if not over.is_set():
+            over.set()
+            reminder.join()
 
 
 class _Pipe:

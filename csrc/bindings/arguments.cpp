@@ -128,7 +128,7 @@ int root_of(const Communicator& comm, nb::handle root) {
 
 Call make_call(const Communicator& comm, Collective collective, nb::handle input, nb::handle output, int root,
                nb::handle given_input_counts, nb::handle given_output_counts, Extents& input_extents,
-               Extents& output_extents) {
+               Extents& output_extents, Held& held) {
   Call call;
   call.collective = collective;
   call.root = root;
@@ -138,8 +138,8 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
   const Needs need = needs(call.collective, comm.rank() == call.root);
   std::optional<ArrayView> in, out;
   const bool one_array = need.output && output.is(input);
-  if (need.input) in = view(input, "x", one_array);
-  if (need.output) out = one_array && in ? in : view(output, one_array ? "x" : "out", true);
+  if (need.input) in = view(input, "x", one_array, held);
+  if (need.output) out = one_array && in ? in : view(output, one_array ? "x" : "out", true, held);
   if (!in && !out) return call;
   const ArrayView& any = in ? *in : *out;
   call.dtype = any.dtype;

@@ -21,9 +21,9 @@ GpuOptions gpu_options(nanobind::handle max_blocks, nanobind::handle priority, G
 int root_of(const Communicator& comm, nanobind::handle root);
 
 // `input` or `output` may be None if the collective does not need it on this rank. With counts (elements
-// per rank), the extents are filled and the call points to them.
+// per rank), the extents are filled and the call points to them. `held`: as for view().
 Call make_call(const Communicator& comm, Collective collective, nanobind::handle input,
                nanobind::handle output, int root, nanobind::handle input_counts,
-               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents);
+               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents, Held& held);
 
 }  // namespace ringreduce

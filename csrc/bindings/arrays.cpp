@@ -2,29 +2,30 @@
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "bindings/foreign_arrays.h"
+#include "bindings/held.h"
 #include "front/thread_end.h"
 #include "transport/device/library.h"
 
 namespace nb = nanobind;
 
 namespace ringreduce {
-namespace {
-
-[[noreturn]] void refuse(PyObject* type, const std::string& text) {
-  PyErr_SetString(type, text.c_str());
+// An exporter's own words may be no text.
+void refuse(PyObject* type, const std::string& text) {
+  const nb::object words =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  PyErr_SetObject(type, words.ptr());
   throw nb::python_error();
 }
 
-[[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
+void refuse_dtype(const char* argument, const std::string& name) {
   std::string text =
       std::string(argument) + " has dtype " + name + ", which is not supported; supported dtypes are ";
   for (const DTypeEntry& entry : dtype_entries) {
@@ -34,17 +35,19 @@ namespace {
   refuse(PyExc_TypeError, text);
 }
 
-[[noreturn]] void refuse_layout(const char* argument) {
+void refuse_layout(const char* argument) {
   refuse(PyExc_BufferError, std::string(argument) + " is not contiguous");
 }
 
-[[noreturn]] void refuse_layout_on_gpu(const char* argument) {
-  refuse(PyExc_ValueError, std::string(argument) + " is in GPU memory and not contiguous");
-}
-
-[[noreturn]] void refuse_read_only(const char* argument) {
+void refuse_read_only(const char* argument) {
   refuse(PyExc_ValueError, std::string(argument) + " is read-only, but the result would be written to it");
 }
+
+void refuse_without_memory(const char* argument) {
+  refuse(PyExc_ValueError, std::string(argument) + " has no memory for its elements");
+}
+
+namespace {
 
 // By NumPy's letter.
 std::optional<NumberKind> kind_called(char letter) {
@@ -103,28 +106,6 @@ bool is_tensor(nb::handle object) {
   return PyObject_IsInstance(object.ptr(), tensor) == 1;
 }
 
-std::optional<DType> dtype_of(nb::dlpack::dtype type) {
-  using Code = nb::dlpack::dtype_code;
-  if (type.lanes != 1) return std::nullopt;
-  const std::size_t bytes = type.bits % 8 == 0 ? type.bits / 8 : 0;
-  switch (static_cast<Code>(type.code)) {
-    case Code::Float:
-      return common_dtype(NumberKind::floating, bytes);
-    case Code::Complex:
-      return common_dtype(NumberKind::complex, bytes);
-    case Code::Int:
-      return common_dtype(NumberKind::signed_integer, bytes);
-    case Code::UInt:
-      return common_dtype(NumberKind::unsigned_integer, bytes);
-    case Code::Bool:
-      return common_dtype(NumberKind::boolean, bytes);
-    case Code::Bfloat:
-      return bytes == 2 ? std::optional(DType::bfloat16) : std::nullopt;
-    default:
-      return std::nullopt;
-  }
-}
-
 // DLPack's table of functions, from version 1.2 on, which a class of arrays offers as a capsule.
 struct DlpackTable {
   std::uint32_t major, minor;
@@ -165,7 +146,7 @@ std::optional<ArrayView> view_by_table(nb::handle tensor) {
     PyErr_Clear();
     return std::nullopt;
   }
-  const auto dtype = dtype_of(found.dtype);
+  const auto dtype = dtype_of_dlpack(found.dtype);
   const bool complex = found.dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Complex);
   if (found.device.device_type != nb::device::cpu::value || !dtype || complex) return std::nullopt;
   std::int64_t count = 1;
@@ -205,86 +186,45 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
           device == "cuda" ? nb::cast<int>(place.attr("index")) : on_host};
 }
 
-void check_contiguous(const ArrayView& array, const std::vector<std::size_t>& shape,
-                      const std::vector<std::int64_t>& strides, const char* argument) {
-  auto expected = static_cast<std::int64_t>(size_of(array.dtype));
-  for (std::size_t i = shape.size(); i-- > 0 && array.count > 0;) {
-    if (shape[i] != 1 && strides[i] != expected) refuse_layout_on_gpu(argument);
-    expected *= static_cast<std::int64_t>(shape[i]);
-  }
-}
-
-// By version 3 of the CUDA array interface.
-ArrayView view_on_device(const nb::dict& interface, const char* argument, bool writable) {
-  const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
-  if (writable && data.second) refuse_read_only(argument);
-  const auto typestr = nb::cast<std::string>(interface["typestr"]);
-  PyArray_Descr* descr = nullptr;
-  if (PyArray_DescrConverter(nb::str(typestr.c_str()).ptr(), &descr) != NPY_SUCCEED) throw nb::python_error();
-  const nb::object owned = nb::steal(reinterpret_cast<PyObject*>(descr));
-  const auto dtype = dtype_of(descr);
-  if (!dtype || !PyArray_ISNBO(descr->byteorder)) refuse_dtype(argument, typestr);
-  ArrayView found{reinterpret_cast<void*>(data.first), 1, *dtype, on_host};
-  const auto shape = nb::cast<std::vector<std::size_t>>(interface["shape"]);
-  for (std::size_t length : shape) found.count *= length;
-  if (interface.contains("strides") && !interface["strides"].is_none()) {
-    check_contiguous(found, shape, nb::cast<std::vector<std::int64_t>>(interface["strides"]), argument);
-  }
+ArrayView view_on_device(nb::handle object, const char* argument, bool writable) {
+  ArrayView found = checked(described_by_cuda_interface(object, argument), argument, writable);
   const CudaLibrary& cuda = CudaLibrary::get();
   CudaLibrary::check(found.data ? cuda.device_of(&found.device, found.data)
                                 : cuda.current_device(&found.device));
   return found;
 }
 
-bool is_on_gpu(const nb::ndarray<nb::ro>& array) {
-  return array.device_type() == nb::device::cuda::value ||
-         array.device_type() == nb::device::cuda_managed::value;
-}
-
-ArrayView view_other(nb::handle object, const char* argument, bool writable) {
-  nb::ndarray<nb::ro> array;
-  if (object.is_none() || !nb::try_cast(object, array)) {
-    refuse(PyExc_TypeError, std::string(argument) +
-                                " must be an array (NumPy, torch, DLPack or a buffer), not " +
-                                nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));
-  }
-  if (array.device_type() != nb::device::cpu::value && !is_on_gpu(array)) {
-    refuse(PyExc_ValueError, std::string(argument) + " is neither in CPU memory nor in GPU memory");
-  }
-  nb::ndarray<> writable_array;
-  if (writable && !nb::try_cast(object, writable_array)) refuse_read_only(argument);
-  const auto dtype = dtype_of(array.dtype());
-  if (!dtype)
-    refuse_dtype(argument, "code " + std::to_string(array.dtype().code) + " of " +
-                               std::to_string(array.dtype().bits) + " bits");
-  const int device = is_on_gpu(array) ? array.device_id() : on_host;
-  std::int64_t stride = 1;
-  for (std::size_t i = array.ndim(); i-- > 0;) {
-    if (array.shape(i) != 1 && array.size() != 0 && array.stride(i) != stride) {
-      device == on_host ? refuse_layout(argument) : refuse_layout_on_gpu(argument);
-    }
-    stride *= static_cast<std::int64_t>(array.shape(i));
-  }
-  return {const_cast<void*>(array.data()), array.size(), *dtype, device};
-}
-
 }  // namespace
 
-ArrayView view(nb::handle array, const char* argument, bool writable) {
+std::optional<DType> dtype_of_typestr(nb::handle typestr, const char* argument) {
+  PyArray_Descr* descr = nullptr;
+  if (!PyUnicode_Check(typestr.ptr()) || PyArray_DescrConverter(typestr.ptr(), &descr) != NPY_SUCCEED) {
+    PyErr_Clear();
+    refuse_dtype(argument, nb::cast<std::string>(nb::repr(typestr)));
+  }
+  const nb::object owned = nb::steal(reinterpret_cast<PyObject*>(descr));
+  return PyArray_ISNBO(descr->byteorder) ? dtype_of(descr) : std::nullopt;
+}
+
+ArrayView view(nb::handle array, const char* argument, bool writable, Held& held) {
+  if (held.in_background()) held.add(nb::borrow(array));
   if (PyArray_Check(array.ptr())) {
     return view_numpy(reinterpret_cast<PyArrayObject*>(array.ptr()), argument, writable);
   }
   return or_stay([&] {
-    if (is_tensor(array)) return view_tensor(array, argument);
-    if (nb::hasattr(array, "__cuda_array_interface__")) {
-      return view_on_device(nb::cast<nb::dict>(array.attr("__cuda_array_interface__")), argument, writable);
+    if (is_tensor(array)) {
+      const ArrayView found = view_tensor(array, argument);
+      if (found.count > 0 && !found.data) refuse_without_memory(argument);
+      if (held.in_background()) held.add(array.attr("detach")());  // the program may give it other memory
+      return found;
     }
-    return view_other(array, argument, writable);
+    if (nb::hasattr(array, "__cuda_array_interface__")) return view_on_device(array, argument, writable);
+    return checked(described(array, argument, writable, held), argument, writable);
   });
 }
 
-ArrayView view_on_host(nb::handle array, const char* argument, bool writable) {
-  const ArrayView found = view(array, argument, writable);
+ArrayView view_on_host(nb::handle array, const char* argument, bool writable, Held& held) {
+  const ArrayView found = view(array, argument, writable, held);
   if (found.device == on_host) return found;
   refuse(PyExc_ValueError, std::string(argument) + " is in GPU memory, not in CPU memory");
 }

@@ -1,5 +1,5 @@
 // How Python's arrays reach the engine: NumPy arrays through NumPy's C interface, torch tensors through their
-// methods (torch is never imported here), everything else through DLPack or the buffer protocol.
+// methods (torch is never imported here), everything else as in foreign_arrays.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,6 +11,8 @@
 
 namespace ringreduce {
 
+class Held;
+
 struct ArrayView {
   void* data = nullptr;
   std::size_t count = 0;  // elements
@@ -21,10 +23,10 @@ struct ArrayView {
 
 // `argument` names the array in errors. Raises TypeError for an object that is not an array or has an
 // unsupported dtype, ValueError if it must be writable and is not, and BufferError if it is not contiguous
-// (the caller then makes a copy).
-ArrayView view(nanobind::handle array, const char* argument, bool writable);
+// (the caller then makes a copy). `held`: gets what must stay as long as the view is in use.
+ArrayView view(nanobind::handle array, const char* argument, bool writable, Held& held);
 // The same, with ValueError for an array that is not in CPU memory.
-ArrayView view_on_host(nanobind::handle array, const char* argument, bool writable);
+ArrayView view_on_host(nanobind::handle array, const char* argument, bool writable, Held& held);
 
 // Called once, when the module is initialised.
 void import_numpy();

@@ -13,6 +13,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
+#include "bindings/held.h"
 #include "bindings/schedule_caster.h"
 #include "bindings/values.h"
 #include "engine/gpu/work.h"
@@ -43,14 +44,16 @@ void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle 
 }
 
 std::shared_ptr<GpuWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
-                                        nb::handle stream) {
+                                        nb::handle stream, Held& held) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
+  Arrays arrays = held.give();
   const WithoutGil unlocked;
-  return comm.enqueue_beside(call, chosen);
+  return comm.enqueue_beside(call, chosen, std::move(arrays));
 }
 
 ArrayView view_on_gpu(nb::handle x) {
-  const ArrayView array = view(x, "x", false);
+  Held held;
+  const ArrayView array = view(x, "x", false, held);
   if (array.device == on_host) throw InvalidArgument("x is not in GPU memory");
   return array;
 }
@@ -88,11 +91,13 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
                       nb::handle op, nb::handle factor, nb::handle root, int algorithm, nb::handle timeout,
                       nb::handle input_counts, nb::handle output_counts, nb::handle async_op,
                       std::size_t slice_bytes, int lanes, nb::handle wire, nb::handle stream) {
+  let_go();
+  const bool background = flag(async_op, "async_op");
+  Held held(background);
   Extents input_extents, output_extents;
   Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), input_counts,
-                        output_counts, input_extents, output_extents);
+                        output_counts, input_extents, output_extents, held);
   call.bucket = comm.bucket();
-  const bool background = flag(async_op, "async_op");
   set_op(call, op, factor);
   call.algorithm = algorithm;
   call.timeout = seconds(timeout, "timeout");
@@ -101,21 +106,31 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   call.wire = wire_named(wire);
   if (call.device != on_host) {
     const nb::handle array = input.is_none() ? output : input;
-    if (background) return nb::cast(enqueue_beside(comm, call, array, stream));
+    if (background) return nb::cast(enqueue_beside(comm, call, array, stream, held));
     enqueue(comm, call, array, stream);
     return nb::none();
   }
   refuse_stream(stream);
   std::shared_ptr<Work> work;
+  Arrays arrays = background ? held.give() : nullptr;
   {
     const WithoutGil unlocked;
     if (background) {
-      work = comm.submit(call);
+      work = comm.submit(call, std::move(arrays));
     } else {
       comm.run(call);
     }
   }
   return background ? nb::cast(work) : nb::none();
+}
+
+template <void (Communicator::*end)()>
+void closed_by(Communicator& comm) {
+  {
+    const WithoutGil unlocked;
+    (comm.*end)();
+  }
+  let_go();
 }
 
 int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
@@ -130,7 +145,10 @@ int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
 // Returns the other end's rank, or a Work if the transfer runs in the background.
 nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle tag,
                     nb::handle timeout, nb::handle async_op) {
-  const ArrayView array = view_on_host(x, "x", !sends);
+  let_go();
+  const bool background = flag(async_op, "async_op");
+  Held held(background);
+  const ArrayView array = view_on_host(x, "x", !sends, held);
   const Transfer t{.sends = sends,
                    .peer = peer_from(comm, sends, peer),
                    .data = array.data,
@@ -138,13 +156,13 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
                    .dtype = array.dtype,
                    .tag = static_cast<int>(whole(tag, "tag", INT32_MIN, INT32_MAX)),
                    .timeout = seconds(timeout, "timeout")};
-  const bool background = flag(async_op, "async_op");
   std::shared_ptr<Work> work;
+  Arrays arrays = background ? held.give() : nullptr;
   int other = -1;
   {
     const WithoutGil unlocked;
     if (background) {
-      work = comm.submit(t);
+      work = comm.submit(t, std::move(arrays));
     } else {
       other = comm.transfer(t);
     }
@@ -155,7 +173,10 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
 // A message without a tag, which kernels or NCCL carry. Returns None or a GpuWork.
 nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle async_op,
                     nb::handle stream) {
-  const ArrayView array = view(x, "x", !sends);
+  let_go();
+  const bool background = flag(async_op, "async_op");
+  Held held(background);
+  const ArrayView array = view(x, "x", !sends, held);
   if (array.device == on_host) throw InvalidArgument("tag must be an integer: x is not in GPU memory");
   const Transfer t{.sends = sends,
                    .peer = peer_from(comm, sends, peer),
@@ -166,22 +187,24 @@ nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle pee
     throw InvalidArgument("source must be a rank if tag is None: such messages come from one rank");
   }
   const std::optional<void*> chosen = chosen_stream(x, array.device, stream);
-  if (!flag(async_op, "async_op")) {
+  if (!background) {
     const WithoutGil unlocked;
     comm.exchange(array.device, {&t, 1}, chosen);
     return nb::none();
   }
   std::shared_ptr<GpuWork> work;
+  Arrays arrays = held.give();
   {
     const WithoutGil unlocked;
-    work = comm.exchange_beside(array.device, {&t, 1}, chosen);
+    work = comm.exchange_beside(array.device, {&t, 1}, chosen, std::move(arrays));
   }
   return nb::cast(work);
 }
 
 // Copies between CPU and GPU memory, and waits for the stream.
 void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::handle stream) {
-  const ArrayView target = view(to, "x", true), from = view(source, "x", false);
+  Held held;
+  const ArrayView target = view(to, "x", true, held), from = view(source, "x", false, held);
   const bool outwards = from.device != on_host;
   const int device = outwards ? from.device : target.device;
   const std::optional<void*> given = chosen_stream(outwards ? source : to, device, stream);
@@ -214,7 +237,11 @@ std::tuple<std::string, std::size_t, std::string> explain(const Communicator& co
 
 std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communicator& comm,
                                                                         nb::handle nbytes) {
-  const Way way = comm.synthesised(static_cast<std::size_t>(whole(nbytes, "nbytes", 0)));
+  const auto bytes = static_cast<std::size_t>(whole(nbytes, "nbytes", 0));
+  const Way way = [&] {
+    const WithoutGil unlocked;
+    return comm.synthesised(bytes);
+  }();
   return {way.algorithm, way.slice_bytes, way.lanes, way.forest, way.seconds};
 }
 
@@ -247,7 +274,9 @@ void bind_communicator(nb::module_& m) {
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
               bool in_rank_order) {
-             return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round, in_rank_order);
+             Schedule own = schedule_from_python(schedule);
+             const WithoutGil unlocked;
+             return comm.add_schedule(name, std::move(own), heaviest_round, in_rank_order);
            })
       .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none())
       .def(
@@ -255,7 +284,10 @@ void bind_communicator(nb::module_& m) {
       .def(
           "synthesise", [](Communicator& comm) { comm.synthesise(); }, unlocked)
       .def("synthesise_for",
-           [](Communicator& comm, const Synthesis& made) { comm.synthesise(made.network()); })
+           [](Communicator& comm, const Synthesis& made) {
+             const WithoutGil unlocked;
+             comm.synthesise(made.network());
+           })
       .def_prop_ro("synthesis", &Communicator::synthesis, nb::rv_policy::copy)
       .def("synthesised", synthesised, "nbytes"_a)
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
@@ -287,8 +319,8 @@ void bind_communicator(nb::module_& m) {
                 yes, std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout)));
           },
           "yes"_a, "timeout"_a, unlocked, "Returns whether all ranks say yes. They all get the same answer.")
-      .def("close", &Communicator::close, unlocked)
-      .def("leave", &Communicator::leave, unlocked);
+      .def("close", closed_by<&Communicator::close>)
+      .def("leave", closed_by<&Communicator::leave>);
 
   NcclLibrary::set_finder(find_nccl);
   m.def("algorithm_handle", [](const std::string& collective, nb::handle algorithm) {

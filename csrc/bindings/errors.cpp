@@ -56,6 +56,8 @@ void raise_in_python(const std::exception_ptr& problem) {
     raise(class_for(failure.cause), failure, failure.culprit);
   } catch (const Interrupted& error) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
+  } catch (const Misplaced& error) {
+    raise("Error", error, -1);
   } catch (const InvalidArgument& error) {
     PyErr_SetObject(PyExc_ValueError, words_of(error).ptr());
   } catch (const Closed& error) {

@@ -16,6 +16,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
+#include "bindings/held.h"
 #include "bindings/schedule_caster.h"
 #include "bindings/values.h"
 #include "engine/communicator.h"
@@ -87,7 +88,7 @@ bool sort_arguments(const Shape& shape, PyObject* const* given, std::size_t coun
 }
 
 // False if the call is not one of the fast path.
-bool describe(const Communicator& comm, const Shape& shape, const Arguments& given, Call& call) {
+bool describe(const Communicator& comm, const Shape& shape, const Arguments& given, Call& call, Held& held) {
   const bool elsewhere = given[out] && given[out] != Py_None;
   if (!elsewhere && !shape.in_place) return false;
   int chosen = automatic;
@@ -101,7 +102,7 @@ bool describe(const Communicator& comm, const Shape& shape, const Arguments& giv
   const int from = given[root] ? root_of(comm, given[root]) : 0;
   Extents unused_input, unused_output;
   call = make_call(comm, shape.collective, given[x], elsewhere ? given[out] : given[x], from, nb::none(),
-                   nb::none(), unused_input, unused_output);
+                   nb::none(), unused_input, unused_output, held);
   if (given[op]) set_op(call, given[op], nb::none());
   if (given[timeout]) call.timeout = seconds(given[timeout], "timeout");
   call.algorithm = chosen;
@@ -123,15 +124,16 @@ bool run(const Shape& shape, PyObject* const* given, std::size_t count, PyObject
   static PyObject* const engine = interned("_c");
   Arguments sorted{};
   if (!sort_arguments(shape, given, count, keywords, sorted)) return false;
-  const nb::object held = nb::steal(PyObject_GetAttr(given[0], engine));
+  const nb::object owner = nb::steal(PyObject_GetAttr(given[0], engine));
   Communicator* comm = nullptr;
-  if (!held.is_valid() || !nb::try_cast(held, comm)) {
+  if (!owner.is_valid() || !nb::try_cast(owner, comm)) {
     PyErr_Clear();
     return false;
   }
   Call call;
+  Held held;
   try {
-    if (!describe(*comm, shape, sorted, call)) return false;
+    if (!describe(*comm, shape, sorted, call, held)) return false;
   } catch (const nb::python_error& raised) {
     if (!raised.matches(PyExc_BufferError)) throw;
     return false;  // an array is not contiguous

@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 
 #include "bindings/bindings.h"
+#include "bindings/foreign_arrays.h"
 #include "transport/memory/shared_heap.h"
 
 namespace nb = nanobind;
@@ -18,6 +19,8 @@ void bind_memory(nb::module_& m) {
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory, {bytes}, owner);
       },
       "bytes"_a, "Returns zeroed shared memory as an array of uint8. It is freed with its last view.");
+  m.def("shape_of", shape_of, "x"_a.none(), "argument"_a = "x", "writable"_a = false,
+        "Returns the shape of an array that is neither NumPy's nor torch's. Checks what its exporter says.");
   m.def(
       "is_shared",
       [](std::uintptr_t address, std::size_t bytes) {

@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
+#include "bindings/held.h"
 #include "bindings/values.h"
 #include "engine/gpu/work.h"
 #include "engine/waiting.h"
@@ -36,8 +37,19 @@ void let_wait(const GpuWork& work, std::uintptr_t stream) {
 bool wait(Work& work, nb::handle timeout) {
   std::optional<std::chrono::nanoseconds> limit;
   if (!timeout.is_none()) limit = seconds(timeout, "timeout", true);
-  const WithoutGil unlocked;
-  return work.wait(limit, break_off_on_signals);
+  bool over = false;
+  {
+    const WithoutGil unlocked;
+    over = work.wait(limit, break_off_on_signals);
+  }
+  let_go();
+  return over;
+}
+
+bool is_done(const Work& work) {
+  const bool done = work.done();
+  if (done) let_go();
+  return done;
 }
 
 nb::object exception_of(const Work& work) {
@@ -65,7 +77,7 @@ void bind_work(nb::module_& m) {
 
   nb::class_<Work>(m, "Work", "A call that runs in the progress thread.")
       .def("wait", wait, "timeout"_a = nb::none())
-      .def("done", &Work::done)
+      .def("done", is_done)
       .def("exception", exception_of)
       .def("source", &Work::source)
       .def("began", [](const Work& work) { return seconds_at(work.began()); })

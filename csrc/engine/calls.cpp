@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <sstream>
 
 #include "engine/contract.h"
 #include "engine/planning/description.h"
@@ -85,6 +86,39 @@ void Calls::check_usable() const {
 
 void Calls::poll() const {
   options.poll ? options.poll() : check_interrupt();
+}
+
+// --- whose turn it is --------------------------------------------------------------------------------------
+
+std::unique_lock<Turn> Calls::take_turn(Turn& which, const char* what, Clock::duration timeout,
+                                        bool over_too) {
+  std::unique_lock held(which, std::try_to_lock);
+  if (!held) wait_for_turn(held, what, or_default(timeout), over_too);
+  return held;
+}
+
+void Calls::refuse_inside(const Turn& which, const char* what) const {
+  if (!Turn::is_held_here(&which)) return;
+  throw Misplaced(std::string(what) + " was called by a signal handler while this thread waits in " +
+                  diagnosis.own_call() +
+                  ", of the same group, which cannot go on before the handler returns: let the handler set a "
+                  "flag, and call " +
+                  what + " after that call");
+}
+
+// Another thread's call has a deadline of its own, which may be later.
+void Calls::wait_for_turn(std::unique_lock<Turn>& held, const char* what, Clock::duration timeout,
+                          bool over_too) {
+  refuse_inside(*held.mutex(), what);
+  for (const auto start = Clock::now(); !held.try_lock_for(look_every);) {
+    poll();
+    if (!over_too) check_usable();
+    if (Clock::now() - start < timeout) continue;
+    std::ostringstream text;
+    text << what << " timed out after " << std::chrono::duration<double>(timeout).count()
+         << " s, before it began: another thread of rank " << rank << " is in " << diagnosis.own_call();
+    throw Failure(Cause::timeout, rank, text.str());
+  }
 }
 
 // --- collectives -------------------------------------------------------------------------------------------
@@ -261,7 +295,10 @@ void Calls::tell_others(const Transfer* message) {
     fail(Failure(Cause::mismatch, found.peer, diagnosis.disagreement(found.peer, sequence_)));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
-  } catch (const Closed&) {
+  } catch (const Closed& closed) {
+    if (transport->fate().is_closed()) {
+      messages.drop(std::make_exception_ptr(closed));  // before their callers free the arrays
+    }
     throw;
   } catch (...) {
     // Others must not wait for a rank that leaves halfway.

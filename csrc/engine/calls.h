@@ -14,6 +14,7 @@
 #include "engine/messages/point_to_point.h"
 #include "engine/notice.h"
 #include "engine/planning/planner.h"
+#include "engine/turn.h"
 #include "transport/interface/log.h"
 #include "transport/interface/transport.h"
 
@@ -50,7 +51,7 @@ class Calls {
   ShownGroup shown;
   PointToPoint messages;
   // Collectives run one at a time: the holder of this may use what follows it, and begin().
-  std::mutex collective;
+  Turn turn;
   Planner planner;
   Executor executor;
 
@@ -59,6 +60,13 @@ class Calls {
   // Throws Closed, or the group's failure.
   void check_usable() const;
   bool is_over() const { return !transport->fate().is_open(); }
+  // Waits for calls of other threads. What it throws leaves the group usable: a timeout, what poll() throws,
+  // and Misplaced if the call could never begin, because this thread is in another one, further up its stack,
+  // and has come here by a signal handler. `what`: the call, for errors. `over_too`: also if the group has
+  // ended.
+  std::unique_lock<Turn> take_turn(Turn& which, const char* what, Clock::duration timeout,
+                                   bool over_too = false);
+  void refuse_inside_another(const char* what) const { refuse_inside(turn, what); }
   // Handles signals, and whatever else must make progress while a thread waits.
   void poll() const;
   Clock::duration or_default(Clock::duration timeout) const {
@@ -131,6 +139,8 @@ class Calls {
   static constexpr int moment = 100;             // looks for messages
   static constexpr std::size_t brief = 4 << 10;  // bytes
   void wait_to_end(Clock::duration timeout);
+  void refuse_inside(const Turn& which, const char* what) const;
+  void wait_for_turn(std::unique_lock<Turn>& held, const char* what, Clock::duration timeout, bool over_too);
   void say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
                        const std::string& what) const;
   [[noreturn]] void end(const Transfer* message);

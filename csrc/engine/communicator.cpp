@@ -65,7 +65,7 @@ void Communicator::swap(const Transfer& send, const Transfer& receive) {
 
 int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
                                bool in_rank_order) {
-  const std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "an algorithm's first call", {});
   return calls_.planner.add(name, std::move(schedule), heaviest_round, in_rank_order);
 }
 

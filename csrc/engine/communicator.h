@@ -35,8 +35,10 @@ class Communicator {
   void run(const Call& call) { progress_.run(call); }
   void run(const Call& call, BeforeWaiting& before) { progress_.run(call, before); }
   void run(Steps& steps) { progress_.run(steps); }
-  // Hands it to the progress thread. Buffers must not change until the work is done.
-  std::shared_ptr<Work> submit(const Call& call) { return progress_.submit(call); }
+  // Hands it to the progress thread. Buffers must not change until the work is done. `arrays` owns them.
+  std::shared_ptr<Work> submit(const Call& call, Arrays arrays = {}) {
+    return progress_.submit(call, std::move(arrays));
+  }
   // The bucket of gradients that this thread's next calls are for, in error messages; -1: none.
   int bucket() const { return bucket_; }
   void set_bucket(int number) { bucket_ = number; }
@@ -47,8 +49,8 @@ class Communicator {
   // failures. Without a stream, one of this communicator's own is used.
   void enqueue(const Call& call, std::optional<void*> stream) { gpu_.enqueue(call, stream); }
   // The same on this communicator's own stream, after the work that `stream` has now.
-  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream) {
-    return gpu_.enqueue_beside(call, stream);
+  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream, Arrays arrays) {
+    return gpu_.enqueue_beside(call, stream, std::move(arrays));
   }
   // Meets the other ranks before the first of those calls; a collective.
   void prepare_device(int device) { gpu_.prepare(device); }
@@ -60,8 +62,8 @@ class Communicator {
     gpu_.exchange(device, transfers, stream);
   }
   std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
-                                           std::optional<void*> stream) {
-    return gpu_.exchange_beside(device, transfers, stream);
+                                           std::optional<void*> stream, Arrays arrays) {
+    return gpu_.exchange_beside(device, transfers, stream, std::move(arrays));
   }
   // Registers GPU memory that NCCL may use in place. The memory is known by its first byte until it is
   // deregistered or the communicator is left. The first call that needs NCCL meets the other ranks.
@@ -81,7 +83,9 @@ class Communicator {
   // Sends or receives one message. A receive takes the oldest message with its tag, from its peer or from any
   // rank (any_source). Returns the other end's rank.
   int transfer(const Transfer& transfer);
-  std::shared_ptr<Work> submit(const Transfer& transfer) { return progress_.submit(transfer); }
+  std::shared_ptr<Work> submit(const Transfer& transfer, Arrays arrays = {}) {
+    return progress_.submit(transfer, std::move(arrays));
+  }
 
   // Adds a custom schedule; returns its handle for Call::algorithm. `heaviest_round`: the most chunks that
   // any rank sends in one round. `in_rank_order`: keeps_rank_order() of all ranks' schedules.
@@ -129,6 +133,8 @@ class Communicator {
   bool closed() const { return calls_.transport->fate().is_closed(); }
   // Whether some rank is known to have ended, or to have left.
   bool lacks_a_rank() const;
+  // Whether this thread is in a collective of the group, further up its stack.
+  bool in_a_call() const { return Turn::is_held_here(&calls_.turn); }
   // Throws Closed, or the group's failure.
   void usable() const { calls_.check_usable(); }
   // The rank that has begun the fewest collectives, if fewer than this rank; else -1. Callable from any

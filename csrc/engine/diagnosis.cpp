@@ -76,10 +76,14 @@ std::string Diagnosis::who_has_come(int late, std::uint64_t number) const {
 }
 
 std::string Diagnosis::latest_call(int late) const {
+  const std::uint64_t number = begun(transport_.rank);
+  return number == 0 ? "no call" : own_call() + ": " + who_has_come(late, number);
+}
+
+std::string Diagnosis::own_call() const {
   const auto own = transport_.records(transport_.rank);
   if (own.empty()) return "no call";
-  const std::uint64_t number = own.back().sequence;
-  return "call #" + std::to_string(number) + ", " + in_words(own.back()) + ": " + who_has_come(late, number);
+  return "call #" + std::to_string(own.back().sequence) + ", " + in_words(own.back());
 }
 
 std::string Diagnosis::last_words(int rank) const {

@@ -29,6 +29,8 @@ class Diagnosis {
   // For example "call #2, barrier(): rank 3 has not made this call, its last is #1, barrier(); rank 0 has
   // made it". About this rank's latest collective, and a rank that may be late.
   std::string latest_call(int late) const;
+  // This rank's latest collective: "call #2, barrier()".
+  std::string own_call() const;
   // What a lost rank is known to have called last: ", whose last known call is #3, barrier()". Asks nobody.
   std::string last_words(int rank) const;
 

@@ -66,6 +66,7 @@ std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> tra
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::optional<GpuOptions> gpu) {
   usable();
+  calls_.refuse_inside_another("split()");
   struct Wanted {
     int color, key;
     std::uint64_t group;
@@ -112,6 +113,7 @@ void check_majority(const std::vector<int>& members, const std::vector<int>& unr
 
 std::unique_ptr<Communicator> Communicator::shrink() {
   if (closed() || !calls_.ours()) usable();
+  calls_.refuse_inside_another("shrink()");
   const auto deadline = Clock::now() + options().timeout;
   // Ranks that still wait on this communicator must leave it first.
   if (!calls_.is_over()) {
@@ -121,7 +123,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     } catch (const Failure&) {
     }
   }
-  std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "shrink()", {}, true);
   Agreement agreement(*calls_.transport, deadline, check_interrupt, "shrink()");
   // After every further death the survivors agree anew, on fewer ranks. A rank that voted in grow() gives
   // that up, once, and is expected here.
@@ -152,7 +154,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
 // has seen that all have the result, and one that has to agree anew finds the dead rank missing.
 bool Communicator::agree(bool yes, Clock::duration timeout) {
   if (closed() || !calls_.ours()) usable();
-  std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "grow()", timeout, true);
   Agreement agreement(*calls_.transport, Clock::now() + calls_.or_default(timeout), check_interrupt,
                       "grow()");
   for (int attempt = 0;; ++attempt) {

@@ -168,7 +168,7 @@ void survey_together(Communicator& group, const std::vector<int>& hosts, Links& 
 }  // namespace
 
 void Communicator::know(Links links) {
-  const std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "measure_links()", {});
   links_ = std::move(links);
   calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->hosts()), links_);
 }
@@ -189,12 +189,12 @@ void Communicator::synthesise() {
 }
 
 void Communicator::synthesise(Network network) {
-  const std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "synthesise()", {});
   calls_.planner.synthesise(std::move(network));
 }
 
 Way Communicator::synthesised(std::size_t bytes) {
-  const std::lock_guard lock(calls_.collective);
+  const auto turn = calls_.take_turn(calls_.turn, "synthesised", {});
   return calls_.planner.synthesised(bytes);
 }
 

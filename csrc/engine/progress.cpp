@@ -9,10 +9,12 @@
 namespace ringreduce {
 namespace {
 
+constexpr const char* several = "a call of several collectives";
+
 // A single call as steps. Copies what the call points to, except its buffers.
 class OneCall : public Steps {
  public:
-  explicit OneCall(const Call& call) : call_(call) {
+  explicit OneCall(const Call& call, Arrays arrays = {}) : call_(call), arrays_(std::move(arrays)) {
     if (!call.input_extents) return;
     input_ = *call.input_extents;
     output_ = *call.output_extents;
@@ -29,6 +31,7 @@ class OneCall : public Steps {
  private:
   Call call_;
   Extents input_, output_;
+  Arrays arrays_;
   bool over_ = false;
 };
 
@@ -38,8 +41,11 @@ class OneCall : public Steps {
 
 void Progress::run(const Call& call) {
   calls_.check_usable();
-  if (pending_.load(std::memory_order_acquire) > 0) return run_behind(std::make_shared<OneCall>(call));
-  const std::lock_guard lock(calls_.collective);
+  const char* const what = name_of(call.collective);
+  if (pending_.load(std::memory_order_acquire) > 0) {
+    return run_behind(what, std::make_shared<OneCall>(call));
+  }
+  const auto turn = calls_.take_turn(calls_.turn, what, call.timeout);
   calls_.guarded([&] {
     calls_.begin(call);
     calls_.run_to_end(call.timeout);
@@ -49,8 +55,8 @@ void Progress::run(const Call& call) {
 
 void Progress::run(const Call& call, BeforeWaiting& before) {
   calls_.check_usable();
-  std::unique_lock lock(calls_.collective, std::defer_lock);
-  if (!calls_.is_brief(call) || pending_.load(std::memory_order_acquire) > 0 || !lock.try_lock()) {
+  std::unique_lock turn(calls_.turn, std::defer_lock);
+  if (!calls_.is_brief(call) || pending_.load(std::memory_order_acquire) > 0 || !turn.try_lock()) {
     before();
     return run(call);
   }
@@ -66,8 +72,10 @@ void Progress::run(const Call& call, BeforeWaiting& before) {
 
 void Progress::run(Steps& steps) {
   calls_.check_usable();
-  if (pending_.load(std::memory_order_acquire) > 0) return run_behind({std::shared_ptr<void>(), &steps});
-  const std::lock_guard lock(calls_.collective);
+  if (pending_.load(std::memory_order_acquire) > 0) {
+    return run_behind(several, {std::shared_ptr<void>(), &steps});
+  }
+  const auto turn = calls_.take_turn(calls_.turn, several, {});
   calls_.guarded([&] {
     Call call;
     for (bool first = true; steps.next(call); first = false, call = Call()) {
@@ -80,7 +88,8 @@ void Progress::run(Steps& steps) {
 }
 
 // However a blocking call ends, it does not return while the progress thread may still touch its buffers.
-void Progress::run_behind(std::shared_ptr<Steps> steps) {
+void Progress::run_behind(const char* what, std::shared_ptr<Steps> steps) {
+  calls_.refuse_inside_another(what);
   const auto work = submit(std::move(steps));
   const Clock::duration every = calls_.options.poll ? Clock::duration(poll_every) : look_every;
   try {
@@ -91,36 +100,43 @@ void Progress::run_behind(std::shared_ptr<Steps> steps) {
   }
 }
 
-std::shared_ptr<Work> Progress::submit(const Call& call) {
-  return submit(std::make_shared<OneCall>(call));
+std::shared_ptr<Work> Progress::submit(const Call& call, Arrays arrays) {
+  return submit(std::make_shared<OneCall>(call, std::move(arrays)));
 }
 
 std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
   calls_.check_usable();
-  auto work = std::make_shared<Work>();
+  auto work = std::make_shared<Work>(&calls_.turn);
   hand_over([&] {
+    queue_.push_back({std::move(steps), work, {}, false, {}});
     pending_.fetch_add(1);
     calls_.shown.submitted();
-    queue_.push_back({std::move(steps), work, {}, false, {}});
   });
   return work;
 }
 
 // A transfer that need not wait finishes at once, without the progress thread.
-std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
+std::shared_ptr<Work> Progress::submit(const Transfer& transfer, Arrays arrays) {
   calls_.check_usable();
   calls_.transport->check_background();
-  PendingMessage message{nullptr, std::make_shared<Work>(), Clock::now()};
-  const auto work = message.work;
-  work->begin(message.submitted);
+  auto work = std::make_shared<Work>();
+  work->begin(Clock::now());
+  PendingMessage message{nullptr, work, work->began()};
+  if (calls_.transport->queues()) start_thread();  // which sends what is queued
   try {
+    bool sent = false;
     calls_.guarded([&] {
       calls_.transport->check();
-      if (transfer.sends && calls_.messages.send_at_once(transfer)) return;
-      message.request = calls_.messages.enqueue(transfer);
-      calls_.messages.advance();
-      if (message.request->failed()) std::rethrow_exception(message.request->problem);
+      sent = transfer.sends && calls_.messages.send_at_once(transfer);
     });
+    if (!sent) {
+      start_thread();
+      calls_.guarded([&] {
+        message.request = calls_.messages.enqueue(transfer, std::move(arrays));
+        calls_.messages.advance();
+        if (message.request->failed()) std::rethrow_exception(message.request->problem);
+      });
+    }
   } catch (const Failure&) {
     work->finish(std::current_exception());
     return work;
@@ -135,22 +151,27 @@ std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
   return work;
 }
 
+void Progress::start_thread() {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) throw Closed("the communicator was closed");
+  if (!thread_.joinable()) thread_ = thread_without_signals([this] { this->work(); });
+}
+
 // Pushes to a thread that is not stopping, or refuses.
 template <typename Push>
 void Progress::hand_over(Push push) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) throw Closed("the communicator was closed");
-    push();
-  }
-  wake();
+  start_thread();
+  const std::lock_guard lock(mutex_);
+  if (stopping_) throw Closed("the communicator was closed");
+  push();
+  changed_->notify_all();
 }
 
 void Progress::wake() {
-  const std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  if (!thread_.joinable()) thread_ = thread_without_signals([this] { work(); });
-  changed_->notify_all();
+  try {
+    hand_over([] {});
+  } catch (const Error&) {  // it is closed, or has no thread
+  }
 }
 
 bool Progress::is_idle() {
@@ -216,7 +237,7 @@ bool Progress::advance_collective(TimedWaits& timed) {
 
 bool Progress::begin_next() {
   // A caller's own collective that began before anything was submitted goes first.
-  std::unique_lock turn(calls_.collective, std::try_to_lock);
+  std::unique_lock turn(calls_.turn, std::try_to_lock);
   if (!turn) return false;
   {
     const std::lock_guard lock(mutex_);
@@ -248,11 +269,16 @@ void Progress::begin_call() {
 }
 
 void Progress::finish_collective(const std::exception_ptr& problem) {
-  calls_.collective.unlock();
-  const PendingCollective over = std::exchange(current_, {});
+  calls_.turn.unlock();
+  PendingCollective over = std::exchange(current_, {});
   pending_.fetch_sub(1);
   calls_.shown.finished();
-  over.work->finish(problem);
+  over.finish(problem);
+}
+
+void Progress::PendingCollective::finish(const std::exception_ptr& problem) {
+  steps.reset();
+  work->finish(problem);
 }
 
 bool Progress::advance_messages() {
@@ -322,10 +348,10 @@ void Progress::drop(const std::exception_ptr& problem) {
     queue.swap(queue_);
     messages.swap(messages_);
   }
-  for (const PendingCollective& collective : queue) {
+  for (PendingCollective& collective : queue) {
     pending_.fetch_sub(1);
     calls_.shown.finished();
-    collective.work->finish(problem);
+    collective.finish(problem);
   }
   for (const PendingMessage& message : messages) message.work->finish(problem);
 }

@@ -38,11 +38,12 @@ class Progress {
   void run(const Call& call, BeforeWaiting& before);
   void run(Steps& steps);
 
-  std::shared_ptr<Work> submit(const Call& call);
+  std::shared_ptr<Work> submit(const Call& call, Arrays arrays);
   std::shared_ptr<Work> submit(std::shared_ptr<Steps> steps);
-  std::shared_ptr<Work> submit(const Transfer& transfer);
+  std::shared_ptr<Work> submit(const Transfer& transfer, Arrays arrays);
 
-  // Tells the thread that there is something to move on that nobody submitted.
+  // Tells the thread that there is something to move on that nobody submitted. Without a thread, the next
+  // call moves it on.
   void wake();
   // Whether all submitted calls have finished.
   bool is_idle();
@@ -60,6 +61,8 @@ class Progress {
     Call call;  // the current one
     bool begun = false;
     Clock::time_point started;
+
+    void finish(const std::exception_ptr& problem);
   };
   struct PendingMessage {
     RequestPointer request;
@@ -70,7 +73,9 @@ class Progress {
     void finish() const;
   };
 
-  void run_behind(std::shared_ptr<Steps> steps);
+  void run_behind(const char* what, std::shared_ptr<Steps> steps);
+  // Throws if there can be no thread, before anything has begun, or if none may begin any more.
+  void start_thread();
   template <typename Push>
   void hand_over(Push push);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/interface/errors.h"
+
 namespace ringreduce {
 
 bool Work::done() const {
@@ -24,6 +26,11 @@ bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::func
     if (now >= deadline) return false;
     over_->wait_until(lock, std::min(deadline, now + every), [this] { return done_; });
     if (done_) break;
+    if (turn_ && Turn::is_held_here(turn_)) {
+      throw Misplaced(
+          "a signal handler waits for a call that cannot begin before the handler returns, because this "
+          "thread is in another call of the group: wait for it after that call");
+    }
     lock.unlock();
     tick();
     lock.lock();

@@ -9,17 +9,22 @@
 #include <mutex>
 #include <optional>
 
+#include "engine/turn.h"
 #include "engine/undestroyed.h"
 
 namespace ringreduce {
 
 class Work {
  public:
+  // `turn`: that a collective takes when it begins.
+  explicit Work(const Turn* turn = nullptr) : turn_(turn) {}
+
   bool done() const;
   // The error, if the call has failed.
   std::exception_ptr exception() const;
   // Waits until the call has finished, then rethrows its error. Returns false if the timeout passes first.
-  // Meanwhile calls `tick` once per `every`, which may throw.
+  // Meanwhile calls `tick` once per `every`, which may throw. Throws Misplaced if the call cannot begin
+  // before this thread returns: a signal handler waits for it, which has come in the middle of another call.
   bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick,
             std::chrono::nanoseconds every = std::chrono::milliseconds(20));
   // Waits until the call has finished, whether or not it failed.
@@ -40,6 +45,7 @@ class Work {
   void set_source(int rank) { source_.store(rank, std::memory_order_release); }
 
  private:
+  const Turn* const turn_;
   mutable std::mutex mutex_;
   Undestroyed<std::condition_variable> over_;
   bool done_ = false;

@@ -123,8 +123,12 @@ void Group::submit(std::unique_ptr<Steps> steps, Completion completion) {
   translated([&] { tell(communicator_->submit(std::move(steps)), std::move(completion)); });
 }
 
-void Group::submit(const Transfer& transfer, Completion completion) {
-  translated([&] { tell(communicator_->submit(transfer), std::move(completion)); });
+void Group::submit(const Transfer& transfer, Arrays arrays, Completion completion) {
+  translated([&] { tell(communicator_->submit(transfer, std::move(arrays)), std::move(completion)); });
+}
+
+bool Group::in_a_call() const {
+  return communicator_->in_a_call();
 }
 
 bool Group::lacks_a_rank() const {

@@ -82,7 +82,10 @@ class Group {
   void prepare(int device);
   bool carries_messages() const;
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);
-  void submit(const Transfer& transfer, Completion completion);
+  void submit(const Transfer& transfer, Arrays arrays, Completion completion);
+
+  // Whether this thread is in a collective of the group, further up its stack: a signal handler runs.
+  bool in_a_call() const;
 
   // Whether some rank is known to have ended, or to have left.
   bool lacks_a_rank() const;

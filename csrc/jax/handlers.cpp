@@ -82,6 +82,8 @@ ffi::Error with_communicator(std::int64_t number, Function function) {
     return {code_of(trouble.outcome), std::string("ringreduce: ") + trouble.what()};
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string("ringreduce: ") + error.what());
+  } catch (...) {
+    return ffi::Error::Internal("ringreduce: unknown error");
   }
 }
 

@@ -152,7 +152,7 @@ void pass_through_host(Communicator& own, std::span<const Posted> messages) {
     const auto held = room_for(transfer);
     transfer.data = held.get();
     fetch(held.get(), message.data, transfer.bytes(), stream);
-    own.submit(transfer)->then([held] {});
+    own.submit(transfer, held);
   }
   for (const auto& [message, stream] : messages) {
     if (message.sends) continue;

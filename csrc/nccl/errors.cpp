@@ -51,6 +51,8 @@ nccl::Result failed(const std::exception_ptr& problem, const std::string& whose)
     return keep(nccl::system_error, whose + "out of memory");
   } catch (const std::exception& error) {
     return keep(nccl::internal_error, whose + error.what());
+  } catch (...) {
+    return keep(nccl::internal_error, whose + "unknown error");
   }
 }
 

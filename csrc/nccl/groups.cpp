@@ -1,10 +1,14 @@
 #include "nccl/groups.h"
 
 #include <algorithm>
+#include <functional>
+#include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "nccl/real.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce::nccl_api {
 namespace {
@@ -55,6 +59,30 @@ nccl::Result run_one_members(const Kept* begin, const Kept* end) noexcept {
   }
 }
 
+// Threads that begin when all of them are there, or never. The members wait for each other.
+class Together {
+ public:
+  ~Together() {
+    begin(false);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void add(std::function<void()> what) {
+    threads_.reserve(threads_.size() + 1);
+    threads_.push_back(thread_without_signals([may = may_, what = std::move(what)] {
+      if (may.get()) what();
+    }));
+  }
+  void begin(bool may = true) {
+    if (!std::exchange(begun_, true)) decided_.set_value(may);
+  }
+
+ private:
+  std::promise<bool> decided_;
+  const std::shared_future<bool> may_ = decided_.get_future().share();
+  bool begun_ = false;
+  std::vector<std::thread> threads_;
+};
+
 nccl::Result run_all(std::vector<Kept> all) {
   std::stable_sort(all.begin(), all.end(), [](const Kept& a, const Kept& b) { return a.member < b.member; });
   std::vector<const Kept*> begins;
@@ -63,13 +91,16 @@ nccl::Result run_all(std::vector<Kept> all) {
   }
   if (begins.empty()) return nccl::success;
   std::vector<nccl::Result> results(begins.size());
-  std::vector<std::thread> threads;
   begins.push_back(all.data() + all.size());
-  for (std::size_t i = 1; i < results.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = run_one_members(begins[i], begins[i + 1]); });
-  }
-  results[0] = run_one_members(begins[0], begins[1]);
-  for (std::thread& thread : threads) thread.join();
+  const auto refused = result_of([&] {
+    Together threads;
+    for (std::size_t i = 1; i < results.size(); ++i) {
+      threads.add([&, i] { results[i] = run_one_members(begins[i], begins[i + 1]); });
+    }
+    threads.begin();
+    results[0] = run_one_members(begins[0], begins[1]);
+  });
+  if (refused != nccl::success) return refused;
   const auto bad =
       std::find_if(results.begin(), results.end(), [](auto one) { return one != nccl::success; });
   return bad == results.end() ? nccl::success : *bad;

@@ -16,6 +16,7 @@
 #include "nccl/meeting.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce::nccl_api {
 namespace {
@@ -260,7 +261,8 @@ nccl::UniqueId invite() {
   [[maybe_unused]] static const int at_end = std::atexit([] {
     if (answering.try_lock_for(reader_has)) answering.unlock();
   });
-  std::thread([host = std::make_shared<Host>(invitation, std::move(listeners))] { host->serve(); }).detach();
+  auto host = std::make_shared<Host>(invitation, std::move(listeners));
+  thread_without_signals([host = std::move(host)] { host->serve(); }).detach();
   nccl::UniqueId id{};
   std::memcpy(&id, &invitation, sizeof invitation);
   return id;

@@ -133,6 +133,8 @@ void fail(TF_OpKernelContext* context) {
     fail(context, code_of(trouble.outcome), trouble.what());
   } catch (const std::exception& error) {
     fail(context, TF_INTERNAL, error.what());
+  } catch (...) {
+    fail(context, TF_INTERNAL, "unknown error");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "torch/gil.h"
@@ -22,13 +23,13 @@ constexpr auto silent_for = std::chrono::seconds(10);
 class Threads {
  public:
   void post(std::function<void()> what) {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(what));
-    if (over_) return;
-    if (static_cast<int>(waiting_.size()) > idle_) {
-      std::thread([this] { serve(); }).detach();
-      ++idle_;
+    std::unique_lock lock(mutex_);
+    const bool lacks_a_thread = !over_ && static_cast<int>(waiting_.size()) >= idle_;
+    if (lacks_a_thread && !add_thread() && idle_ + busy_ == 0) {
+      lock.unlock();
+      return what();  // in this thread, because there can be no other
     }
+    waiting_.push_back(std::move(what));
     changed_.notify_one();
   }
 
@@ -49,6 +50,17 @@ class Threads {
   }
 
  private:
+  // If there can be no more threads, what waits is for one that blocks now.
+  bool add_thread() {
+    try {
+      std::thread([this] { serve(); }).detach();
+      ++idle_;
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
   void serve() {
     awaited_at_end = true;
     std::unique_lock lock(mutex_);

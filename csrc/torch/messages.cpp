@@ -58,7 +58,7 @@ at::Tensor memory_for(const at::Tensor& tensor, bool sends) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
-// Keeps a message's memory alive, and copies a received message to a tensor that is not contiguous.
+// Copies a received message to a tensor that is not contiguous.
 Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
   return [memory = std::move(memory), tensor = std::move(tensor), then = std::move(then)](
              std::exception_ptr problem, int source) {
@@ -158,7 +158,8 @@ intrusive_ptr<c10d::Work> RingBackend::begin_transfer(Tensors& tensors, bool sen
   const bool staged = !tensor.is_cpu();
   const auto work = new_work(operation, tensors, {tensors}, peer);
   hand_over(work, [&](Completion then) {
-    group().submit(message, delivering(memory, sends || staged ? memory : tensor, std::move(then)));
+    group().submit(message, std::make_shared<c10::Storage>(memory.storage()),
+                   delivering(memory, sends || staged ? memory : tensor, std::move(then)));
   });
   intrusive_ptr<c10d::Work> given = work;
   if (staged && !sends) given = c10::make_intrusive<Received>(work, memory, tensor);

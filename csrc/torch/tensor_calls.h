@@ -23,11 +23,11 @@ class TensorCalls : public Steps {
 
   template <typename Given>
   void reads(Call& call, const Given& from) {
-    call.input = kept_.emplace_back(joined(from)).const_data_ptr();
+    call.input = keep(joined(from)).const_data_ptr();
   }
   template <typename Given>
   void writes(Call& call, const Given& to) {
-    const at::Tensor& room = kept_.emplace_back(room_for(to));
+    const at::Tensor& room = keep(room_for(to));
     call.output = room.mutable_data_ptr();
     copy_at_the_end(room, to);
   }
@@ -64,6 +64,11 @@ class TensorCalls : public Steps {
   const Call* single() const { return calls_.size() == 1 && copies_.empty() ? &calls_.front() : nullptr; }
 
  private:
+  // The program may give a tensor other memory meanwhile.
+  const at::Tensor& keep(at::Tensor tensor) {
+    memory_.push_back(tensor.storage());
+    return kept_.emplace_back(std::move(tensor));
+  }
   struct Copy {
     at::Tensor to, from;
   };
@@ -77,6 +82,7 @@ class TensorCalls : public Steps {
   std::size_t at_ = 0;
   std::deque<Extents> extents_;
   Tensors kept_;
+  std::vector<c10::Storage> memory_;
   std::vector<Copy> copies_;
 };
 

@@ -1,5 +1,6 @@
 #include "torch/tensors.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
@@ -154,8 +155,11 @@ void check_dense(const char* what, const at::Tensor& tensor) {
               " takes tensors on the CPU or a CUDA GPU, not one on ", tensor.device());
   TORCH_CHECK(tensor.layout() == at::kStrided, "ringreduce: ", what, " takes dense tensors, not ",
               tensor.layout());
-  TORCH_CHECK(tensor.numel() == 0 || tensor.const_data_ptr(), "ringreduce: ", what,
-              " takes tensors that have memory; the storage of one of ", tensor.sizes(), " was freed");
+  const std::size_t reach = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                                             tensor.element_size(), tensor.storage_offset());
+  TORCH_CHECK(tensor.numel() == 0 || reach <= tensor.storage().nbytes(), "ringreduce: ", what,
+              " takes tensors with memory for all elements, but the storage of one has been resized to ",
+              tensor.storage().nbytes(), " bytes");
 }
 
 void check_writable(const at::Tensor& tensor) {

@@ -42,6 +42,7 @@ RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensor
       ranks_(about.ranks),
       group_(about.group),
       peer_(about.peer),
+      is_message_(c10d::isP2POp(about.type)),
       extra_(about.extra->begins(key_) ? about.extra : nullptr),
       outputs_(std::move(outputs)) {}
 
@@ -73,6 +74,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     lock.unlock();
     if (over) break;
     raise_if_interrupted();
+    refuse_inside_another();
     if (timeout != kNoTimeout && std::chrono::steady_clock::now() - start >= timeout) {
       time_out(timeout);
     }
@@ -86,6 +88,14 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
   if (future) future->wait();
   if (exception_) std::rethrow_exception(exception_);
   return true;
+}
+
+void RingWork::refuse_inside_another() const {
+  const auto group = is_message_ ? nullptr : group_.lock();
+  TORCH_CHECK(
+      !group || !group->in_a_call(),
+      "ringreduce: a signal handler waits for an operation that cannot begin before the handler "
+      "returns, because this thread is in another operation of the group: wait for it after that one");
 }
 
 void RingWork::time_out(std::chrono::milliseconds timeout) const {

@@ -51,6 +51,7 @@ class RingWork : public c10d::Work {
 
  private:
   c10::IValue value() const;
+  void refuse_inside_another() const;
   [[noreturn]] void time_out(std::chrono::milliseconds timeout) const;
   c10::intrusive_ptr<RingWork> self();
 
@@ -60,6 +61,7 @@ class RingWork : public c10d::Work {
   const std::shared_ptr<const GlobalRanks> ranks_;
   const std::weak_ptr<const Group> group_;
   const int peer_;
+  const bool is_message_;
   const std::shared_ptr<ExtraTime> extra_;  // must learn of the end, if any
   std::vector<Tensors> outputs_;
   std::atomic<int> source_{-1};

@@ -83,10 +83,10 @@ def zeros(shape: Shape, dtype: Any = "float32") -> Any:
 
 
 def shape_of(x: Array) -> tuple[int, ...]:
-    shape = getattr(x, "shape", None)
-    if shape is None and hasattr(x, "__cuda_array_interface__"):
-        shape = x.__cuda_array_interface__["shape"]
-    return tuple(as_numpy(x).shape if shape is None else shape)
+    if isinstance(x, np.ndarray) or is_tensor(x):
+        return tuple(x.shape)
+    shape: tuple[int, ...] = _engine.shape_of(x)
+    return shape
 
 
 def like(x: Array, shape: tuple[int, ...]) -> Any:
@@ -99,7 +99,10 @@ def like(x: Array, shape: tuple[int, ...]) -> Any:
 
 
 def is_on_gpu_by_dlpack(x: Array) -> bool:
-    return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
+    if not hasattr(x, "__dlpack_device__"):
+        return False
+    device = x.__dlpack_device__()
+    return isinstance(device, tuple) and device[:1] in ((2,), (13,))  # kDLCUDA, kDLCUDAManaged
 
 
 def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Any:
@@ -114,13 +117,13 @@ def as_numpy(x: Any) -> np.ndarray[Any, Any]:
     """Returns a NumPy array that shares the memory of x."""
     if isinstance(x, np.ndarray):
         return x
-    if hasattr(x, "__dlpack__"):
+    if is_tensor(x):
         return np.from_dlpack(x)
+    _engine.shape_of(x)  # raises if NumPy must not believe what x says
     try:
-        return np.asarray(memoryview(x))
-    except TypeError:
-        kind = type(x).__name__
-        raise TypeError(f"x must be an array (NumPy, torch, DLPack or buffer protocol), not {kind}") from None
+        return np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(memoryview(x))
+    except Exception as error:  # any: of the exporter, or NumPy's
+        raise ValueError(f"x cannot be used as a NumPy array: {error}") from error
 
 
 def packed(x: Array) -> Any:
@@ -134,9 +137,7 @@ def contiguous(x: Array) -> Any:
     """Returns x if it is contiguous, else a packed copy."""
     if is_tensor(x):
         return packed(x)
-    if not isinstance(x, np.ndarray | memoryview) and (
-        not hasattr(x, "__dlpack__") or is_on_gpu_by_dlpack(x)
-    ):
+    if hasattr(x, "__cuda_array_interface__") or is_on_gpu_by_dlpack(x):
         return x
     flags = as_numpy(x).flags
     return x if flags.c_contiguous and flags.aligned else packed(x)

@@ -14,7 +14,7 @@ from ringreduce.arrays.streams import Stream
 __all__ = ["give", "taken", "twin"]
 
 
-def twin(x: Array) -> Any:
+def twin(x: Array, writable: bool = False) -> Any:
     """Returns x if it is in CPU memory, else a new array in CPU memory with its shape and dtype.
 
     Raises:
@@ -25,8 +25,7 @@ def twin(x: Array) -> Any:
     if arrays.is_tensor(x):
         return x.new_empty(x.shape, device="cpu") if x.is_cuda else x
     if hasattr(x, "__cuda_array_interface__"):
-        interface = x.__cuda_array_interface__
-        return np.empty(interface["shape"], interface["typestr"])
+        return np.empty(_engine.shape_of(x, "x", writable), x.__cuda_array_interface__["typestr"])
     if arrays.is_on_gpu_by_dlpack(x):
         raise ValueError(
             "x is in GPU memory and supports only DLPack: collectives take it, but send and recv do not"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,7 +24,6 @@ class Base:
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
         self._c = engine
         self._handles = Handles(engine)
-        self._under_way: deque[Work[Any]] = deque()
         self.timeout = timeout
         self.rank: int = engine.rank
         self.size: int = engine.size
@@ -68,7 +66,7 @@ class Base:
                 if target is not None and target is not out:
                     after = partial(arrays.unpack, target, out)
         if work is not None:
-            return self._work(work, out, (source, target), after, stream=stream)
+            return self._work(work, out, source if target is None else target, after, stream=stream)
         if after is not None:
             after()
         return out
@@ -77,17 +75,11 @@ class Base:
         self,
         engine: _engine.Work | _engine.GpuWork,
         result: Any,
-        keep: tuple[Any, ...],
+        array: Array | None,
         after: Callable[[], None] | None,
         with_source: bool = False,
         stream: Stream = None,
     ) -> Work[Any]:
-        # The engine writes to these arrays even if the caller forgets the handle.
-        while self._under_way and self._under_way[0].done():
-            self._under_way.popleft()
         if isinstance(engine, _engine.GpuWork):
-            work: Work[Any] = GpuWork(engine, result, keep, after, self._c.check, stream)
-        else:
-            work = Work(engine, result, keep, after, with_source)
-        self._under_way.append(work)
-        return work
+            return GpuWork(self, engine, result, array, after, stream)
+        return Work(self, engine, result, after, with_source)

@@ -65,7 +65,7 @@ class Groups(Base):
             MinorityError: this is the side that must not go on. docs/reliability.md says more.
             TimeoutError: a rank is alive but does not call it.
         """
-        return self._new(self._c.shrink(), self._growth and self._growth.successor(), self._origin)
+        return self._successor(self._c.shrink(), self._growth and self._growth.successor())
 
     def pending(self, *, fingerprint: str | bytes | None = None) -> int:
         """Returns how many processes wait in :func:`ringreduce.join` for this group to let them in.
@@ -106,7 +106,7 @@ class Groups(Base):
         """
         limit = self.timeout if timeout is None else values.seconds(timeout, "timeout")
         growth = self._door()
-        grown = self._new(growth.grow(self._whole(), limit, fingerprint), growth.successor(), self._origin)
+        grown = self._successor(growth.grow(self._whole(), limit, fingerprint), growth.successor())
         with contextlib.suppress(Error):  # those of the new group, which its next call raises as well
             grown.barrier(timeout=limit)  # newcomers return from theirs when all ranks have agreed
         return grown
@@ -126,6 +126,13 @@ class Groups(Base):
     def _close_door(self) -> None:
         if self._growth is not None:
             self._growth.close()
+
+    def _successor(self, engine: _engine.Communicator, growth: Growth | None) -> Communicator:
+        from ringreduce.communicator import on_world
+
+        made = self._new(engine, growth, self._origin)
+        on_world.succeed(self._whole(), made)
+        return made
 
     def _whole(self) -> Communicator:
         from ringreduce.communicator.communicator import Communicator

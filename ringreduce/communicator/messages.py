@@ -61,10 +61,10 @@ class Messages(Base):
         if tag is None:
             packed = arrays.contiguous(x)
             sent = self._c.exchange(True, packed, dest, async_op, stream)
-            return None if sent is None else self._work(sent, None, (packed,), None, stream=stream)
+            return None if sent is None else self._work(sent, None, packed, None, stream=stream)
         x = staging.taken(arrays.contiguous(x), self._c, stream)
         work = self._c.transfer(True, x, dest, tag, timeout, async_op)
-        return None if isinstance(work, int) else self._work(work, None, (x,), None)
+        return None if isinstance(work, int) else self._work(work, None, x, None)
 
     @overload
     def recv(self, x: A, source: int, *, async_op: No = False, **rest: Unpack[MessageArgs]) -> A: ...
@@ -119,15 +119,15 @@ class Messages(Base):
             unpack = None if target is x else partial(arrays.unpack, target, x)
             coming = self._c.exchange(False, target, source, async_op, stream)
             if coming is not None:
-                return self._work(coming, x, (target,), unpack, stream=stream)
+                return self._work(coming, x, target, unpack, stream=stream)
             if unpack is not None:
                 unpack()
             return x
-        room = staging.twin(target)
+        room = staging.twin(target, True)
         work = self._c.transfer(False, room, source, tag, timeout, async_op)
         after = None if room is x else partial(self._put, room, target, x, stream)
         if not isinstance(work, int):
-            return self._work(work, x, (room,), after, source is None)
+            return self._work(work, x, room, after, source is None)
         if after is not None:
             after()
         return (x, work) if source is None else x

@@ -36,7 +36,9 @@ join = _remembered(bootstrap.join)
 
 
 def world() -> Communicator:
-    """Returns the communicator of all ranks: the one that the first :func:`init` returned.
+    """Returns the communicator of all ranks: the one that the first :func:`init` returned, or :func:`join`.
+
+    Once its ``shrink()`` or ``grow()`` has returned, it is the communicator that these have made.
 
     Raises:
         Error: :func:`init` has not been called, or the communicator is closed.
@@ -44,6 +46,13 @@ def world() -> Communicator:
     if _world is None or _world._c.closed:
         raise Error("call ringreduce.init() first")
     return _world
+
+
+def succeed(comm: Communicator, successor: Communicator) -> None:
+    """Makes the successor the world if comm was. What nobody else uses of comm is then freed."""
+    global _world
+    if _world is comm:
+        _world = successor
 
 
 def is_initialized() -> bool:

@@ -15,6 +15,9 @@ __all__ = ["GpuWork", "Work"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from ringreduce.annotations import Array
+    from ringreduce.communicator.base import Base
+
     Result = TypeVarWithDefault("Result", default=Any)
 else:
     Result = TypeVar("Result")
@@ -23,21 +26,24 @@ LOOK_EVERY = 1e-4  # seconds between two looks at the GPU
 
 
 class Work(Generic[Result]):
-    """The handle of an asynchronous call. Do not touch the call's arrays until it is done."""
+    """The handle of an asynchronous call. Do not touch the call's arrays until it is done.
 
-    __slots__ = ("_after", "_engine", "_keep", "_result", "_with_source")
+    The call goes on if the handle is forgotten, and so does the communicator if only the handle is left.
+    """
+
+    __slots__ = ("_after", "_comm", "_engine", "_result", "_with_source")
 
     def __init__(
         self,
+        comm: Base,
         engine: Any,
         result: Any,
-        keep: tuple[Any, ...],
         after: Callable[[], None] | None,
         with_source: bool = False,
     ):
+        self._comm = comm
         self._engine = engine
         self._result = result
-        self._keep = keep
         self._after = after
         self._with_source = with_source
 
@@ -104,20 +110,23 @@ class GpuWork(Work[Result]):
     that waits.
     """
 
-    __slots__ = ("_check", "_stream")
+    __slots__ = ("_array", "_stream")
 
     def __init__(
         self,
+        comm: Base,
         engine: _engine.GpuWork,
         result: Any,
-        keep: tuple[Any, ...],
+        array: Array | None,
         after: Callable[[], None] | None,
-        check: Callable[[], None],
         stream: streams.Stream,
     ):
-        super().__init__(engine, result, keep, after)
-        self._check = check
+        super().__init__(comm, engine, result, after)
+        self._array = array
         self._stream = stream
+
+    def _check(self) -> None:
+        self._comm._c.check()
 
     def wait(self, timeout: float | None = None) -> Result:
         """Makes a stream wait until the call has completed: the call's ``stream``, or the current one.
@@ -153,8 +162,7 @@ class GpuWork(Work[Result]):
     def _waiting_stream(self) -> int | None:
         if self._stream is not None:
             return streams.handle_of(self._stream)
-        array = next(one for one in self._keep if one is not None)
-        return streams.current(array, self._engine.device)
+        return streams.current(self._array, self._engine.device)
 
     def done(self) -> bool:
         """Returns whether the call has completed or failed on the GPU."""

@@ -86,10 +86,9 @@ class Checkpoints:
         rank, size = state.comm.rank, state.comm.size
         place = self.folder / self._run.name(state.step) / _part_name(rank, size)
         content = {"place": _place_in(place), **_share_of(state, rank, size)}
-        self._thread = threading.Thread(
-            target=self._write, args=(place, content), name="ringreduce-checkpoint"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(place, content), name="ringreduce-checkpoint")
+        thread.start()
+        self._thread = thread
 
     def _write(self, place: Path, content: dict[str, Any]) -> None:
         try:

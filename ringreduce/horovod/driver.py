@@ -61,11 +61,12 @@ class Driver:
             then: called with the request when it is done.
         """
         request = Request(name, operation, self, then)
+        if not blocking and self._thread is None:
+            thread = threading.Thread(target=self._serve, name="ringreduce-horovod", daemon=True)
+            thread.start()  # may fail, and then nothing has been submitted
+            self._thread = thread
         self.negotiator.submit(request, in_turn)
-        if not blocking and not self._awake.is_set():
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="ringreduce-horovod", daemon=True)
-                self._thread.start()
+        if not blocking:
             self._awake.set()
         return request
 

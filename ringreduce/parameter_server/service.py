@@ -62,8 +62,8 @@ class Service:
             for peer, channel in channels.items():
                 name = f"parameter server, rank {peer}"
                 thread = threading.Thread(target=answers, args=(peer, channel), name=name, daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
 
     def join(self, timeout: float) -> bool:
         """Waits until all workers have ended or were lost. Returns whether they have."""

@@ -115,8 +115,8 @@ class Door:
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._reception = Reception(place, self._listener, self._selector, Kind.NEWCOMER)
-        _open.add(self)
         threading.Thread(target=self._serve, name="ringreduce-door", daemon=True).start()
+        _open.add(self)
 
     def count(self) -> int:
         """Returns the number of newcomers."""

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,62 @@ from tests.torch.fault_ranks import BACKEND, Ranks
 pytestmark = pytest.mark.timeout(110)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LARGE = 8 << 20
+
+
+# --- calls inside a signal handler ------------------------------------------------------------------------------
+
+
+def _handle(note, nested):
+    """Rank 0 makes a call in a signal handler while it waits in another one."""
+    said, rank = [], dist.get_rank()
+
+    def handle(*_):
+        try:
+            nested()
+        except RuntimeError as error:
+            said.append(str(error))
+
+    dist.barrier()
+    if rank == 0:
+        signal.signal(signal.SIGUSR1, handle)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    else:
+        time.sleep(1)
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    if rank == 1 and nested is _submit_and_wait:
+        nested()
+    y = torch.ones(3)
+    dist.all_reduce(y)
+    return x.tolist() == y.tolist() == [2, 2, 2], said
+
+
+def _nested():
+    dist.all_reduce(torch.ones(2))
+
+
+def _submit_and_wait():
+    dist.all_reduce(torch.ones(2), async_op=True).wait()
+
+
+@pytest.mark.parametrize(
+    ("nested", "words"),
+    [
+        (
+            _nested,
+            "all_reduce was called by a signal handler while this thread waits in call #2, all_reduce(float32[3]",
+        ),
+        (
+            _submit_and_wait,
+            "a signal handler waits for an operation that cannot begin before the handler returns",
+        ),
+    ],
+)
+def test_a_call_in_a_signal_handler(tmp_path, nested, words):
+    first, other = Ranks(tmp_path, _handle, 2, nested, timeout=20).outcomes()
+    assert (other.kind, other.value) == ("", (True, [])), other
+    well, (said,) = first.value
+    assert well and words in said
 
 
 # --- a rank is killed ------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_outputs_that_cannot_be_written(by):
     for rank, found in enumerate(on_process_group(WORLD, _refused, by)):
         assert len(found) == (0 if by == "one" and rank == 0 else 2 * len(CALLS) + 2 * len(OF_ROOTS) * rank)
         for name, text in found.items():
-            assert ("share memory" if "expanded" in name else "was freed") in text, (name, text)
+            assert ("share memory" if "expanded" in name else "has been resized") in text, (name, text)
 
 
 def _gradient_of_a_sum():

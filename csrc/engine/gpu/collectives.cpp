@@ -107,15 +107,28 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   on.runner.launch(call, plan, how);
 }
 
-std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream) {
+std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream,
+                                                        Arrays arrays) {
   void* const own = ready(call.device, means_of(call)).gpu->stream.get();
-  auto work = std::make_shared<GpuWork>(call.device);
+  auto work = work_beside(call.device, stream, own, std::move(arrays));
+  enqueue(call, own);
+  work->launched(own);
+  return work;
+}
+
+// A new work, for what follows the stream's work on our own. Its arrays stay until it is done, or until the
+// group is left if an exception comes before it is recorded.
+std::shared_ptr<GpuWork> GpuCollectives::work_beside(int device, std::optional<void*> stream, void* own,
+                                                     Arrays arrays) {
+  auto work = std::make_shared<GpuWork>(device);
   if (stream) {
     work->record(*stream);
     work->let_wait(own);
   }
-  enqueue(call, own);
-  work->record(own);
+  if (!arrays) return work;
+  const std::lock_guard lock(mutex_);
+  while (!beside_.empty() && beside_.front().first->is_over()) beside_.pop_front();
+  beside_.emplace_back(work, std::move(arrays));
   return work;
 }
 
@@ -151,7 +164,8 @@ bool GpuCollectives::is_idle() {
 
 // Releasing one of them waits for the GPU, and so for the other's work there.
 void GpuCollectives::leave() {
-  const std::lock_guard no_meeting(meeting_);
+  std::unique_lock no_meeting(meeting_, std::defer_lock);
+  if (!Turn::is_held_here(&meeting_)) no_meeting.lock();
   bool idle = false;
   try {
     idle = is_idle();
@@ -166,9 +180,11 @@ void GpuCollectives::leave() {
   }
   watch_.reset();
   std::shared_ptr<Gpu> left;
+  decltype(beside_) beside;  // until the GPU is given back
   {
     const std::lock_guard lock(mutex_);
     left.swap(gpu_);
+    beside.swap(beside_);
   }
   Gpu::give_back(std::move(left));
 }
@@ -176,6 +192,7 @@ void GpuCollectives::leave() {
 void GpuCollectives::disown() {
   if (watch_) watch_->disown();
   static_cast<void>(new std::shared_ptr<Gpu>(std::move(gpu_)));
+  static_cast<void>(new decltype(beside_)(std::move(beside_)));
 }
 
 }  // namespace ringreduce

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -40,10 +41,10 @@ class GpuCollectives {
   void prepare(int device);
   void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream);
   std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
-                                           std::optional<void*> stream);
+                                           std::optional<void*> stream, Arrays arrays = {});
   bool carries_messages();
   void enqueue(const Call& call, std::optional<void*> stream);
-  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
+  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream, Arrays arrays = {});
   void register_memory(int device, void* memory, std::size_t bytes);
   void deregister_memory(int device, void* memory);
   void* own_stream();
@@ -86,19 +87,21 @@ class GpuCollectives {
   void launch(const Carrying& on, std::span<const Transfer> transfers, void* stream);
   bool is_idle();
   void tick();
+  std::shared_ptr<GpuWork> work_beside(int device, std::optional<void*> stream, void* own, Arrays arrays);
 
   Calls& calls_;
   Progress& progress_;
   const Exchange exchange_;
   const Another another_;
-  std::mutex meeting_;  // one at a time; its holder may read what follows
-  std::mutex mutex_;    // writers hold this, too
+  Turn meeting_;      // one at a time; its holder may read what follows
+  std::mutex mutex_;  // writers hold this, too
   std::shared_ptr<Gpu> gpu_;
   std::optional<Path> path_of_schedules_;  // as agreed by all ranks
   bool may_use_nccl_ = true;               // unasked; the same
   std::unique_ptr<Watch> watch_;
-  std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
-  std::atomic<int> launching_{0};                // calls on their way to the GPU
+  std::deque<std::pair<std::shared_ptr<GpuWork>, Arrays>> beside_;  // whose arrays are in use
+  std::atomic<std::uint64_t> last_launched_{0};                     // the number of that call
+  std::atomic<int> launching_{0};                                   // calls on their way to the GPU
 };
 
 }  // namespace ringreduce

@@ -84,7 +84,7 @@ std::string GpuCollectives::why_not_nccl() {
 // A collective, the first time. Either all ranks fail, or none.
 GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   const bool over_nccl_anyway = what == For::calls_over_nccl;
-  const std::lock_guard one_at_a_time(meeting_);
+  const auto one_at_a_time = calls_.take_turn(meeting_, "a call with arrays in GPU memory", {});
   calls_.check_usable();
   if (!over_nccl_anyway && !path_of_schedules_) {
     path_of_schedules_ = agree_on_path();
@@ -98,6 +98,9 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
       if (!gpu) gpu = std::make_shared<Gpu>(device, calls_.options.gpu.priority);
+      const std::lock_guard lock(mutex_);
+      if (!watch_)
+        watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
       return std::string();
     });
     std::unique_ptr<Runner> runner;
@@ -114,7 +117,6 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
     const std::lock_guard lock(mutex_);
     if (runner) gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
-    if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   gpu->check_is(device);
   return {gpu, *gpu->runners[path]};

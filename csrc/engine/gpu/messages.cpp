@@ -63,17 +63,13 @@ void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, s
 
 // On a stream of the first message's pair.
 std::shared_ptr<GpuWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
-                                                         std::optional<void*> stream) {
+                                                         std::optional<void*> stream, Arrays arrays) {
   const Counted on_its_way(launching_);
   const Carrying on = for_messages(device);
   void* const own = on.messenger.stream_for(transfers.front());
-  auto work = std::make_shared<GpuWork>(device);
-  if (stream) {
-    work->record(*stream);
-    work->let_wait(own);
-  }
+  auto work = work_beside(device, stream, own, std::move(arrays));
   launch(on, transfers, own);
-  work->record(own);
+  work->launched(own);
   return work;
 }
 

@@ -1,6 +1,8 @@
 // A collective of arrays in GPU memory that runs on the communicator's own stream, beside its caller's.
 #pragma once
 
+#include <atomic>
+
 #include "transport/device/library.h"
 
 namespace ringreduce {
@@ -16,6 +18,12 @@ class GpuWork {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.record(event_.get(), stream));
   }
+  // The same, once the call is on the stream.
+  void launched(void* stream) {
+    record(stream);
+    launched_ = true;
+  }
+  bool is_over() const { return launched_ && done(); }
   // Later work on the stream waits for it.
   void let_wait(void* stream) const {
     const OnDevice there(cuda_, device_);
@@ -32,6 +40,7 @@ class GpuWork {
   const CudaLibrary& cuda_;
   const int device_;
   const CudaHandle event_;
+  std::atomic<bool> launched_{false};
 };
 
 }  // namespace ringreduce

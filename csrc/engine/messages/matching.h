@@ -18,11 +18,13 @@ namespace ringreduce {
 
 // A running transfer. `done` is written last, and may be read by any thread.
 struct Request {
-  explicit Request(const Transfer& transfer) : transfer(transfer), peer(transfer.peer) {}
+  explicit Request(const Transfer& transfer, Arrays arrays = {})
+      : transfer(transfer), arrays(std::move(arrays)), peer(transfer.peer) {}
 
   bool failed() const { return done.load(std::memory_order_acquire) && problem; }
 
   const Transfer transfer;
+  Arrays arrays;
   std::atomic<int> peer;  // the other end; any_source until a message has arrived
   std::atomic<bool> done{false};
   std::exception_ptr problem;

@@ -42,8 +42,8 @@ bool PointToPoint::send_at_once(const Transfer& send) {
   return true;
 }
 
-RequestPointer PointToPoint::enqueue(const Transfer& transfer) {
-  auto request = std::make_shared<Request>(transfer);
+RequestPointer PointToPoint::enqueue(const Transfer& transfer, Arrays arrays) {
+  auto request = std::make_shared<Request>(transfer, std::move(arrays));
   std::lock_guard lock(mutex_);
   ++requests_;
   note_begun(transfer);
@@ -274,6 +274,7 @@ void PointToPoint::await_body(const RequestPointer& request, int source, std::ui
 
 void PointToPoint::finish(Request& request, std::exception_ptr problem) {
   request.problem = std::move(problem);
+  request.arrays.reset();
   request.done.store(true, std::memory_order_release);
   --requests_;
   if (request.memory) --fetching_;

@@ -29,7 +29,7 @@ class PointToPoint {
   // Makes a send that need not wait; returns false if it must. Throws Failure if it does not match its
   // receive.
   bool send_at_once(const Transfer& send);
-  RequestPointer enqueue(const Transfer& transfer);
+  RequestPointer enqueue(const Transfer& transfer, Arrays arrays = {});
   // Moves whatever can move; returns true if anything did.
   bool advance();
   // For long waits: fetches bodies that may block others, and throws Failure if something waits only for

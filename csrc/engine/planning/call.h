@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "engine/program/extents.h"
 #include "reduce/dtype.h"
@@ -59,6 +60,10 @@ std::size_t bytes_of_output(const Call& call, int world, int rank);
 // Where all ranks' blocks would begin, if the others' lay around this rank's.
 const std::byte* input_of_all(const Call& call, int rank);
 std::byte* output_of_all(const Call& call, int rank);
+
+// Owns the arrays of a call in the background. The engine drops it when it no longer touches them, in any
+// thread, and before it says that the call is over.
+using Arrays = std::shared_ptr<const void>;
 
 inline constexpr int any_source = -1;
 

@@ -17,6 +17,11 @@ struct InvalidArgument : Error {
   using Error::Error;
 };
 
+// A call at a time or in a place where it could never complete. The communicator stays usable, too.
+struct Misplaced : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
 // The communicator was closed, or belongs to the parent that this process was forked from.
 struct Closed : Error {
   using Error::Error;

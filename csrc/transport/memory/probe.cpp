@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/interface/thread.h"
 #include "transport/interface/wait.h"
 
 namespace ringreduce {
@@ -85,7 +86,7 @@ std::optional<double> probe_from_here() {
   const std::vector<int> cores = two_cores();
   if (cores.size() < 2 || !pin(cores[0])) return {};
   Flags flags;
-  std::thread other(answer, std::ref(flags), cores[1]);
+  std::thread other = thread_without_signals([&] { answer(flags, cores[1]); });
   std::vector<double> times = time_runs(flags);
   flags.over = true;
   other.join();
@@ -99,7 +100,12 @@ std::optional<double> probe_from_here() {
 std::optional<double> probe_exchange() {
   // A thread of its own, because binding the caller's thread would outlast the probe.
   std::optional<double> result;
-  std::thread([&] { result = probe_from_here(); }).join();
+  thread_without_signals([&] {
+    try {
+      result = probe_from_here();
+    } catch (const Error&) {  // it needs another one
+    }
+  }).join();
   return result;
 }
 

@@ -214,10 +214,11 @@ void TcpTransport::withdraw() {
   for (const auto& [id, stream] : streams_) stream->withdraw();
 }
 
-// Runs in a thread of its own, because a rank that has failed may not return for long.
+// Runs in a thread of its own, because a rank that has failed may not return for long. If there can be none,
+// they are answered when it does.
 void TcpTransport::answer_latecomers() {
   if (closed_ || latecomers_.joinable()) return;
-  latecomers_ = thread_without_signals([this] {
+  const auto answer = [this] {
     try {
       for (Lock lock(mutex_); !closed_;) {
         sleep(lock, milliseconds(20));
@@ -226,7 +227,11 @@ void TcpTransport::answer_latecomers() {
       }
     } catch (const Error&) {  // nothing more can be done
     }
-  });
+  };
+  try {
+    latecomers_ = thread_without_signals(answer);
+  } catch (const Error&) {
+  }
 }
 
 // --- the end ---------------------------------------------------------------------------------------------
