@@ -198,8 +198,8 @@ class RingBackend : public Versioned<c10d::Backend> {
     c10::weak_intrusive_ptr<c10d::Store> store;
     c10::weak_intrusive_ptr<c10d::Backend> made;
   };
-  std::mutex derived_mutex_;
-  std::optional<Derived> derived_;  // the last one
+  std::recursive_mutex derived_mutex_;  // a signal handler may make a group while one is being made
+  std::optional<Derived> derived_;      // the last one
   std::map<std::string, int> times_derived_;
 
   OwnStreams own_streams_{gpu_.priority < 0};

@@ -98,6 +98,22 @@ def test_groups_leave_nothing(cycle, transport):
         assert files <= 1, which  # a connection that is just being replaced
 
 
+def _keep_what_is_closed(comm, board, transport):
+    group = ringreduce.init(comm.rank, 2, f"leaks/{os.getppid()}", transport=transport, timeout=20)
+    kept, before = [], _held()
+    for _ in range(5):
+        with group.split(0) as made:
+            _use(made)
+        kept.append(made)
+    return before, _held()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_closed_groups_that_the_program_keeps(transport):
+    for before, after in run(_keep_what_is_closed, 2, transport):
+        assert (after[0], after[2]) == (before[0], before[2]), after[3] - before[3]
+
+
 def _shrink_the_world(comm, board):
     """The group that it is made from is no longer held by anyone."""
     ringreduce.finalize()

@@ -94,8 +94,8 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   for (int peer = 0; peer < world; ++peer) {
     if (!problems[peer].empty()) raise(problems[peer], name(peer));
   }
-  return std::unique_ptr<ShmTransport>(
-      new ShmTransport(rank, world, std::move(segments), cores.count(), names, std::move(peers)));
+  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, world, std::move(segments), cores.count(),
+                                                        names, std::move(own), std::move(peers)));
 }
 
 std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes) {
@@ -107,12 +107,21 @@ std::byte* ShmTransport::resolve(int peer, Location place) {
   try {
     return peers_[peer].heap.resolve(peers_[peer].process.pid, place);
   } catch (const Error&) {
+    const std::lock_guard lock(descriptors_);
     if (!peers_[peer].process.ended(death_takes)) throw;
     throw Failure(Cause::peer_lost, name_of(peer), in_words(peer) + " died");
   }
 }
 
+void ShmTransport::close() {
+  MappedTransport::close();
+  own_->fd.reset();
+  const std::lock_guard lock(descriptors_);
+  for (Peer& peer : peers_) peer.process.fd.reset();
+}
+
 bool ShmTransport::alive(int peer) {
+  const std::lock_guard lock(descriptors_);
   return peer == rank || !peers_[peer].process.ended(0);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "transport/memory/mapped.h"
@@ -25,6 +26,9 @@ class ShmTransport : public MappedTransport {
     return create(rank, world, exchange);
   }
 
+  // The program may keep what it has closed: only the memory is in use until then.
+  void close() override;
+
  protected:
   std::optional<Location> locate(const void* data, std::size_t bytes) override;
   std::byte* resolve(int peer, Location place) override;
@@ -44,10 +48,13 @@ class ShmTransport : public MappedTransport {
     PeerHeap heap;
   };
   ShmTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names,
-               std::vector<Peer> peers)
+               std::shared_ptr<SharedMemory> own, std::vector<Peer> peers)
       : MappedTransport(rank, world, std::move(segments), cores, std::move(names)),
+        own_(std::move(own)),
         peers_(std::move(peers)) {}
 
+  const std::shared_ptr<SharedMemory> own_;
+  std::mutex descriptors_;  // of the peers' processes
   std::vector<Peer> peers_;
 };
 

@@ -160,10 +160,15 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
   }
   if (limit > Clock::duration::zero()) {
     wait = static_cast<int>(std::chrono::ceil<milliseconds>(limit).count());
+    ++waiting_;
     lock.unlock();
   }
   const int count = epoll_wait(settings_.epoll.get(), events, most, wait);
-  if (wait > 0) lock.lock();
+  if (wait > 0) {
+    lock.lock();
+    --waiting_;
+    if (closed_) close_descriptors();
+  }
   bool moved = false;
   for (int i = 0; i < count && !closed_; ++i) {
     const std::uint64_t id = events[i].data.u64;
@@ -207,7 +212,7 @@ void TcpTransport::begin_anew() {
 }
 
 void TcpTransport::interrupt() {
-  eventfd_write(settings_.event.get(), 1);
+  if (settings_.event.get() >= 0) eventfd_write(settings_.event.get(), 1);
 }
 
 void TcpTransport::withdraw() {
@@ -262,6 +267,13 @@ void TcpTransport::see_off(Lock& lock) {
   }
 }
 
+// The last thread that waits on them closes them: the program may keep what it has closed.
+void TcpTransport::close_descriptors() {
+  if (waiting_ > 0) return;
+  settings_.epoll.reset();
+  settings_.event.reset();
+}
+
 void TcpTransport::close() {
   if (disowned_) return;
   {
@@ -274,6 +286,7 @@ void TcpTransport::close() {
     for (Link& link : links_) link = {};
     streams_.clear();
     settings_.listeners.clear();
+    close_descriptors();
   }
   wake();
   if (latecomers_.joinable()) latecomers_.join();

@@ -115,6 +115,7 @@ class TcpTransport : public RemoteTransport {
   void report_damage(const Stream& stream);
   void begin_anew();
   void see_off(Lock& lock);
+  void close_descriptors();
   void close_in_child();
 
   Settings settings_;
@@ -128,6 +129,7 @@ class TcpTransport : public RemoteTransport {
   bool table_full_ = false;                      // the table of file descriptors is full
   Clock::time_point clock_looked_;
   bool closed_ = false;
+  int waiting_ = 0;         // threads, without the lock
   std::thread latecomers_;  // the thread that answers them, after a failure has ended the calls
 };
 
