@@ -11,7 +11,7 @@ __all__ = ["VARIABLES", "Variable", "check", "complaints", "page", "set_here"]
 PREFIX = "RINGREDUCE_"
 OF_TESTS = ("RINGREDUCE_EMULATED_", "RINGREDUCE_TEST_")
 SECRET = "RINGREDUCE_SECRET"
-LIBRARY, FOLDER = "a file", "a folder"
+FOLDER = "a folder"
 
 
 class Variable(NamedTuple):
@@ -132,11 +132,11 @@ VARIABLES: dict[str, list[Variable]] = {
             "how processes reach each other's GPU memory", "gpu.md#ranks-and-cards",
         ),
         Variable(
-            "RINGREDUCE_CUDA_LIBRARY", LIBRARY, "`libringreduce_cuda.so` beside the engine",
+            "RINGREDUCE_CUDA_LIBRARY", "a file", "`libringreduce_cuda.so` beside the engine",
             "the library that holds the GPU code", "gpu.md#building",
         ),
         Variable(
-            "RINGREDUCE_NCCL_LIBRARY", LIBRARY, "the one that the loader finds or pip installed",
+            "RINGREDUCE_NCCL_LIBRARY", "a file", "the one that the loader finds or pip installed",
             "NCCL's `libnccl.so.2`", "gpu.md#over-nccl",
         ),
     ],
@@ -218,7 +218,7 @@ def check(environment: Mapping[str, str]) -> None:
             raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")
         if values == FOLDER and os.path.exists(value) and not os.path.isdir(value):
             raise ValueError(f"{name} must be a folder, not {value!r}")
-        if values == LIBRARY and os.sep in value and not os.path.isfile(value):
+        if name == "RINGREDUCE_CUDA_LIBRARY" and not os.path.isfile(value):
             raise ValueError(f"{name} must be a file, not {value!r}")
 
 

@@ -45,7 +45,6 @@ ANYWHERE = {
     "RINGREDUCE_GPU_TRANSPORT": [*NO_CHOICE, "CUDA"],
     "RINGREDUCE_CUDA_HANDLES": [*NO_CHOICE, "IPC"],
     "RINGREDUCE_CUDA_LIBRARY": ["/", "/no/such", "./nothing", "/dev/null"],
-    "RINGREDUCE_NCCL_LIBRARY": ["/", "/no/such", "./nothing", "/dev/null"],
     "RINGREDUCE_TORCH_MEMORY": [*NO_CHOICE, "SHARED"],
     "RINGREDUCE_MPI_COUNT": NO_CHOICE,
     "RINGREDUCE_CACHE": ["/dev/null", "/etc/passwd"],
