@@ -12,6 +12,7 @@ PREFIX = "RINGREDUCE_"
 OF_TESTS = ("RINGREDUCE_EMULATED_", "RINGREDUCE_TEST_")
 SECRET = "RINGREDUCE_SECRET"
 FOLDER = "a folder"
+TOLD = ("RINGREDUCE_TRANSPORT", "RINGREDUCE_TLS", "RINGREDUCE_TCP_CHECK")
 
 
 class Variable(NamedTuple):
@@ -205,14 +206,15 @@ def by_name() -> dict[str, Variable]:
     return {variable.name: variable for group in VARIABLES.values() for variable in group}
 
 
-def check(environment: Mapping[str, str]) -> None:
+def check(environment: Mapping[str, str], alone: bool = True) -> None:
     """Raises ValueError if a variable has none of its values, also one that nothing reads here. An empty one is unset.
 
-    Other values are checked where they are read.
+    Other values are checked where they are read. So are those that ranks tell each other when they connect, unless a
+    rank is ``alone``: every rank then raises the error.
     """
     for name, variable in by_name().items():
         value, values = environment.get(name), variable.values
-        if not value:
+        if not value or (name in TOLD and not alone):
             continue
         if isinstance(values, tuple) and value not in values:
             raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")

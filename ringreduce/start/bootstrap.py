@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from ringreduce import _engine, diagnosis, log
+from ringreduce import _engine, diagnosis, environment, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
@@ -117,6 +117,7 @@ def init(
         rank, store = job.rank, job.exchange
     encrypts = os.environ.get("RINGREDUCE_TLS") == "1" if encrypt is None else encrypt
     with _exchange_for(store, known, rank, size, timeout, encrypts) as exchange:
+        environment.check(os.environ, alone=size == 1)
         return Communicator(
             _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job, encrypt),
             timeout,
@@ -210,15 +211,15 @@ def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob
 class _Meeting:
     """An exchange that is closed when the ranks are connected."""
 
-    def __init__(self, exchange: Exchange, close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, exchange: Exchange, leave: Callable[[object], None] = lambda error: None) -> None:
         self._exchange = exchange
-        self._close = close
+        self._leave = leave
 
     def __enter__(self) -> Exchange:
         return self._exchange
 
-    def __exit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._leave(error)
 
 
 def meeting_of(known: Launched, timeout: float) -> _Meeting:
@@ -255,4 +256,10 @@ def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> 
     from ringreduce.start import meeting  # imports sockets, which only this needs
 
     group = meeting.join(where, rank, size, deadline, encrypt)
-    return _Meeting(group.exchange, group.close)
+
+    def leave(error: object) -> None:
+        if isinstance(error, ValueError):  # of this rank, which the others know nothing of
+            group.tell(Error(f"rank {rank}: {error}"))
+        group.close()
+
+    return _Meeting(group.exchange, leave)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ringreduce import _engine, log
+from ringreduce import _engine, environment, log
 from ringreduce._engine import values
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.cuda.cuda_driver import has_initialized_driver
@@ -44,6 +44,7 @@ def local_group(
     values.whole(size, "size", 1, MOST)
     timeout = check(timeout, reproducible, None)
     log.begin(0)
+    environment.check(os.environ)
     group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
     if device is not None:
         each_its_own = isinstance(device, Iterable) and not isinstance(device, str | bytes)
