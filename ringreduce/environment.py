@@ -11,7 +11,8 @@ __all__ = ["VARIABLES", "Variable", "check", "complaints", "page", "set_here"]
 PREFIX = "RINGREDUCE_"
 OF_TESTS = ("RINGREDUCE_EMULATED_", "RINGREDUCE_TEST_")
 SECRET = "RINGREDUCE_SECRET"
-LIBRARY, FOLDER = "a file", "a folder"
+FOLDER = "a folder"
+TOLD = ("RINGREDUCE_TRANSPORT", "RINGREDUCE_TLS", "RINGREDUCE_TCP_CHECK")
 
 
 class Variable(NamedTuple):
@@ -132,11 +133,11 @@ VARIABLES: dict[str, list[Variable]] = {
             "how processes reach each other's GPU memory", "gpu.md#ranks-and-cards",
         ),
         Variable(
-            "RINGREDUCE_CUDA_LIBRARY", LIBRARY, "`libringreduce_cuda.so` beside the engine",
+            "RINGREDUCE_CUDA_LIBRARY", "a file", "`libringreduce_cuda.so` beside the engine",
             "the library that holds the GPU code", "gpu.md#building",
         ),
         Variable(
-            "RINGREDUCE_NCCL_LIBRARY", LIBRARY, "the one that the loader finds or pip installed",
+            "RINGREDUCE_NCCL_LIBRARY", "a file", "the one that the loader finds or pip installed",
             "NCCL's `libnccl.so.2`", "gpu.md#over-nccl",
         ),
     ],
@@ -205,20 +206,21 @@ def by_name() -> dict[str, Variable]:
     return {variable.name: variable for group in VARIABLES.values() for variable in group}
 
 
-def check(environment: Mapping[str, str]) -> None:
+def check(environment: Mapping[str, str], alone: bool = True) -> None:
     """Raises ValueError if a variable has none of its values, also one that nothing reads here. An empty one is unset.
 
-    Other values are checked where they are read.
+    Other values are checked where they are read. So are those that ranks tell each other when they connect, unless a
+    rank is ``alone``: every rank then raises the error.
     """
     for name, variable in by_name().items():
         value, values = environment.get(name), variable.values
-        if not value:
+        if not value or (name in TOLD and not alone):
             continue
         if isinstance(values, tuple) and value not in values:
             raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")
         if values == FOLDER and os.path.exists(value) and not os.path.isdir(value):
             raise ValueError(f"{name} must be a folder, not {value!r}")
-        if values == LIBRARY and os.sep in value and not os.path.isfile(value):
+        if name == "RINGREDUCE_CUDA_LIBRARY" and not os.path.isfile(value):
             raise ValueError(f"{name} must be a file, not {value!r}")
 
 

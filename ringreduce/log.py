@@ -34,13 +34,11 @@ def begin(rank: int) -> None:
     """Decides what to log and where, before a communicator is made.
 
     Raises:
-        ValueError: a variable of ringreduce has an invalid value.
+        ValueError: RINGREDUCE_LOG is not a level.
     """
     global _program_decides, _looked_for_unknown
-    from ringreduce import environment
     from ringreduce._engine import log
 
-    environment.check(os.environ)
     with _lock:
         by_variable = log.from_environment() is not None
         _program_decides = not by_variable and _logger.hasHandlers()
@@ -50,6 +48,8 @@ def begin(rank: int) -> None:
             log.to_stderr(logging.WARNING)
         first, _looked_for_unknown = not _looked_for_unknown, True
     if first and rank == 0:
+        from ringreduce import environment
+
         for complaint in environment.complaints(os.environ):
             say("environment", logging.WARNING, rank, complaint)
 

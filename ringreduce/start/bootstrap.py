@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from ringreduce import _engine, diagnosis, log
+from ringreduce import _engine, diagnosis, environment, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
@@ -125,6 +125,7 @@ def init(
         rank, store = job.rank, job.exchange
     encrypts = os.environ.get("RINGREDUCE_TLS") == "1" if encrypt is None else encrypt
     with _exchange_for(store, known, rank, size, timeout, encrypts) as exchange:
+        environment.check(os.environ, alone=size == 1)
         return Communicator(
             _engine.connect(
                 rank,
@@ -216,7 +217,9 @@ def check(
     """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
     _engine.check_gpu_options(max_blocks, priority)
     if transport is not None and values.text(transport, "transport") and transport not in TRANSPORTS:
-        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+        raise ValueError(
+            f"transport must be {', '.join(TRANSPORTS[:-1])} or {TRANSPORTS[-1]}, not {transport!r}"
+        )
     if encrypt is not None:
         values.flag(encrypt, "encrypt")
     if reproducible is not None:
@@ -241,15 +244,15 @@ def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob
 class _Meeting:
     """An exchange that is closed when the ranks are connected."""
 
-    def __init__(self, exchange: Exchange, close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, exchange: Exchange, leave: Callable[[object], None] = lambda error: None) -> None:
         self._exchange = exchange
-        self._close = close
+        self._leave = leave
 
     def __enter__(self) -> Exchange:
         return self._exchange
 
-    def __exit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._leave(error)
 
 
 def meeting_of(known: Launched, timeout: float) -> _Meeting:
@@ -286,4 +289,10 @@ def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> 
     from ringreduce.start import meeting  # imports sockets, which only this needs
 
     group = meeting.join(where, rank, size, deadline, encrypt)
-    return _Meeting(group.exchange, group.close)
+
+    def leave(error: object) -> None:
+        if isinstance(error, ValueError):  # of this rank, which the others know nothing of
+            group.tell(Error(f"rank {rank}: {error}"))
+        group.close()
+
+    return _Meeting(group.exchange, leave)

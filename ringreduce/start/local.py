@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ringreduce import _engine, log
+from ringreduce import _engine, environment, log
 from ringreduce._engine import values
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.cuda.cuda_driver import has_initialized_driver
@@ -48,6 +48,7 @@ def local_group(
     values.whole(size, "size", 1, MOST)
     timeout = check(timeout, reproducible, None, max_blocks=max_blocks, priority=priority)
     log.begin(0)
+    environment.check(os.environ)
     engines = _engine.local_group(size, timeout, reproducible, max_blocks, priority)
     group = [Communicator(engine, timeout) for engine in engines]
     if device is not None:

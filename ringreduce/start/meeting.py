@@ -33,6 +33,9 @@ class Group(Protocol):
     def exchange(self, blob: bytes) -> list[bytes]:
         """Sends a blob to all ranks. Returns all ranks' blobs, in rank order."""
 
+    def tell(self, error: Error) -> None:
+        """Tells the others, as far as they still listen, why this rank leaves."""
+
     def close(self) -> None:
         """Leaves the meeting."""
 
@@ -228,14 +231,17 @@ class _Host:
                     send(peer, DATA, blob, self._deadline, rank)
 
     def _fail(self, error: BaseException) -> None:
-        """Tells every rank why the meeting failed."""
+        """Tells every rank why the meeting failed, and leaves it."""
         if not isinstance(error, Error):
             error = PeerLost("rank 0 was interrupted while the ranks were connecting", 0)
+        self.tell(error)
+        self.close()
+
+    def tell(self, error: Error) -> None:
         kind, payload = failure(error)
         for rank, peer in self._peers.items():
             with contextlib.suppress(Error, OSError):
                 send(peer, kind, payload, time.monotonic() + 0.1, rank)
-        self.close()
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -257,6 +263,11 @@ class _Guest:
         with contextlib.suppress(PeerLost):  # read below why rank 0 has left
             send(self._host, DATA, blob, self._deadline, 0)
         return [receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
+
+    def tell(self, error: Error) -> None:
+        kind, payload = failure(error)
+        with contextlib.suppress(Error, OSError):
+            send(self._host, kind, payload, time.monotonic() + 0.1, 0)
 
     def close(self) -> None:
         self._host.close()

@@ -45,7 +45,6 @@ ANYWHERE = {
     "RINGREDUCE_GPU_TRANSPORT": [*NO_CHOICE, "CUDA"],
     "RINGREDUCE_CUDA_HANDLES": [*NO_CHOICE, "IPC"],
     "RINGREDUCE_CUDA_LIBRARY": ["/", "/no/such", "./nothing", "/dev/null"],
-    "RINGREDUCE_NCCL_LIBRARY": ["/", "/no/such", "./nothing", "/dev/null"],
     "RINGREDUCE_TORCH_MEMORY": [*NO_CHOICE, "SHARED"],
     "RINGREDUCE_MPI_COUNT": NO_CHOICE,
     "RINGREDUCE_CACHE": ["/dev/null", "/etc/passwd"],
@@ -119,6 +118,22 @@ def test_what_the_place_of_torchs_store_cannot_be(name):
     pytest.importorskip("torch")
     place = {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29499", "RANK": "1"}
     assert_named(name, OF_A_STORE[name], 0, JOB | place)
+
+
+def test_the_others_are_told():
+    """A variable that is wrong on one rank only ends the wait of all."""
+    name = f"told-{os.getpid()}"
+    program = f"import sys, ringreduce; ringreduce.init(int(sys.argv[1]), 3, {name!r}, timeout=300)"
+    for variable in ("RINGREDUCE_GPU_TRANSPORT", "RINGREDUCE_TUNING"):
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(rank)], stderr=subprocess.PIPE, text=True,
+                env={**os.environ, **({variable: "/no/such"} if rank == wrong else {})},
+            )
+            for wrong in [1] for rank in range(3)
+        ]  # fmt: skip
+        texts = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
+        assert all(variable in text for text in texts), texts
 
 
 def test_an_empty_variable_is_unset():
