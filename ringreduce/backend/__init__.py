@@ -109,25 +109,18 @@ class Options:
     is_high_priority_stream: bool = False
 
 
-def _shares_tensors() -> bool:
-    said = os.environ.get("RINGREDUCE_TORCH_MEMORY", "private")
-    if said not in ("shared", "private"):
-        raise ValueError(f"RINGREDUCE_TORCH_MEMORY must be 'shared' or 'private', not {said!r}")
-    return said == "shared"
-
-
 def _create(options: Any, given: Any) -> Any:
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
     wanted: dict[str, Any] = {one.name: getattr(given, one.name, one.default) for one in fields(Options)}
     chosen = Options(**wanted)
-    shares = _shares_tensors()
-    module = _load()
-    if shares:
-        module.share_tensors()
-    from ringreduce import _engine, diagnosis, log
+    from ringreduce import _engine, diagnosis, environment, log
 
+    environment.check(os.environ, alone=options.group_size == 1)
+    module = _load()
+    if os.environ.get("RINGREDUCE_TORCH_MEMORY") == "shared":
+        module.share_tensors()
     _engine.check_gpu_options(chosen.max_blocks, None)
     _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
     log.begin(options.group_rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _world: Communicator | None = None
+_of_the_parent: Communicator | None = None
 
 
 def _remembered(start: Callable[P, Communicator]) -> Callable[P, Communicator]:
@@ -66,6 +68,15 @@ def finalize() -> None:
     if _world is not None:
         _world.close()
         _world = None
+
+
+def _forget_the_parents() -> None:
+    """A forked child has no part in its parent's group. The object stays: a fork must not run destructors."""
+    global _world, _of_the_parent
+    _world, _of_the_parent = None, _world
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)
 
 
 def _on_world(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P, R]:

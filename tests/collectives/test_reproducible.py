@@ -255,7 +255,7 @@ def test_who_is_reproducible(monkeypatch):
         monkeypatch.setenv("RINGREDUCE_REPRODUCIBLE", no)
         assert on_threads(2, rank_main) == [(False,) * 3] * 2
     monkeypatch.setenv("RINGREDUCE_REPRODUCIBLE", "yes")
-    with pytest.raises(ValueError, match="RINGREDUCE_REPRODUCIBLE must be 1 or 0, not 'yes'"):
+    with pytest.raises(ValueError, match="RINGREDUCE_REPRODUCIBLE must be 0 or 1, not 'yes'"):
         ringreduce.local_group(2)
 
 

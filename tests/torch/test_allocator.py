@@ -74,9 +74,7 @@ def test_large_tensors_are_shared_from_the_beginning_of_a_group_on(monkeypatch):
 
 def test_a_value_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "public")
-    with pytest.raises(
-        Exception, match="RINGREDUCE_TORCH_MEMORY must be 'shared' or 'private', not 'public'"
-    ):
+    with pytest.raises(Exception, match="RINGREDUCE_TORCH_MEMORY must be shared or private, not 'public'"):
         alone(lambda: None)
 
 
