@@ -113,6 +113,19 @@ def test_the_modules_own_functions():
         ringreduce.world()
 
 
+def _sum_of_its_own_world(_comm):
+    with pytest.raises(ringreduce.Error, match="init"):
+        ringreduce.world()
+    with ringreduce.init(0, 1) as own:
+        assert ringreduce.world() is own
+        return float(ringreduce.all_reduce(np.ones(1))[0])
+
+
+def test_a_forked_child_has_no_part_in_its_parents_world():
+    with ringreduce.init(0, 1):
+        assert ringreduce.run(_sum_of_its_own_world, 1) == [1.0]
+
+
 def test_run():
     assert ringreduce.run(lambda comm, a, b: (comm.rank, a + b), 3, 1, 2) == [(0, 3), (1, 3), (2, 3)]
     with pytest.raises(ringreduce.RankFailed, match="rank 1 failed") as caught:
