@@ -20,6 +20,7 @@
 #include "transport/device/cuda/entry_points.h"
 #include "transport/device/cuda/file_passing.h"
 #include "transport/device/cuda/virtual_memory.h"
+#include "transport/interface/descriptor.h"
 
 namespace ringreduce::device {
 namespace {
