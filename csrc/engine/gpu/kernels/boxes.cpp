@@ -197,11 +197,17 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
       exchange_values_or_fail(exchange, [&] { return introduce(messages, options); });
   std::vector<Whereabouts> all;
   for (const Gpu& gpu : gpus) all.push_back(gpu.where);
-  check_queues(all);
+  try {
+    check_queues(all);
+    share_blocks(gpus);
+  } catch (const Error&) {  // on all ranks; none asks again before all have given up what they had claimed
+    claimed_.reset();
+    exchange("");
+    throw;
+  }
   for (int peer = 0; peer < world_; ++peer) {
     if (gpus[peer].where.process != gpus[rank_].where.process) others_.push_back(peer);
   }
-  share_blocks(gpus);
   const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {
     for (int peer = 0; peer < world_; ++peer) {
