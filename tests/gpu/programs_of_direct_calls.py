@@ -115,6 +115,7 @@ def freed(comm):
     held, memory = array(), library().Memory(1 << 20)
     call_until_direct(comm, reducing(comm, held))
     before = mapped()
+    comm.barrier()  # a peer's next call announces its memory, which this rank then maps
     call_until_direct(comm, reducing(comm, View(memory, COUNT)))
     assert HAS_CARD or mapped() == before + comm.size - 1
     comm.barrier()
