@@ -37,10 +37,12 @@ def end_session(session: int) -> int:
 
     Each Python among them first writes the stacks of its threads, because PYTHONFAULTHANDLER is set.
     """
-    for process in processes_of(session)[:20]:
-        send(process, signal.SIGABRT)
-        time.sleep(0.05)
     end = time.monotonic() + PATIENCE
+    for process in processes_of(session)[:20]:  # one after the other, so that their stacks do not mix
+        send(process, signal.SIGABRT)
+        while process in processes_of(session) and time.monotonic() < end:
+            time.sleep(0.01)
+    end = max(end, time.monotonic() + PATIENCE / 3)
     while (left := processes_of(session)) and time.monotonic() < end:
         for process in left:
             send(process, signal.SIGKILL)
