@@ -23,7 +23,7 @@ def main() -> int:
         return LEFT_OUT
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        daemon = subprocess.Popen([CONTROL, "-f"], env=environment)  # ends with this session
+        daemon = subprocess.Popen([CONTROL, "-f"], env=environment)  # killed with the step, if need be
         try:
             time.sleep(1)
             return subprocess.run(sys.argv[1:], env=environment).returncode
