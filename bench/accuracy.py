@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 
 import ringreduce
 from ringreduce.bench.problem import numpy_dtype
-from ringreduce.bench.report import markdown
+from ringreduce.text import markdown
 
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DRAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from contestants import MPIS, TUNED, all_contestants
 
-from ringreduce.bench.options import names, sizes
 from ringreduce.bench.programs import Contestant, Question, compare
 from ringreduce.bench.report import mode_text, report
 from ringreduce.bench.results import as_dict, save
+from ringreduce.text import names, sizes
 
 SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20]
 LARGE = 256 << 20

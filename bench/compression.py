@@ -32,8 +32,8 @@ from compression_rank import FLOAT32, METHODS, WARM_UP, warm_steps, whole_traini
 from hosts import Hosts
 
 import ringreduce
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import save
+from ringreduce.text import markdown
 
 BENCH = Path(__file__).resolve().parent
 GOALS = ("1-bit sign", "top-k 1%", "PowerSGD 32")  # 3 x float32's steps/s at a loss within 2 per cent

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import mode_of, save
+from ringreduce.text import markdown
 
 OURS, DDP, GLOO = "DataParallel", "DDP, ringreduce", "DDP, Gloo"
 UNSYNCED, ALONE = "DataParallel, no_sync", "the model alone"

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # use the package that is built in this checkout
 
 from ringreduce import _engine  # noqa: E402
-from ringreduce.bench.report import markdown  # noqa: E402
 from ringreduce.bench.results import mode_of  # noqa: E402
+from ringreduce.text import markdown  # noqa: E402
 
 GLOO, OURS = BACKENDS = ("gloo", "ringreduce")
 

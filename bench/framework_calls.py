@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 
 from ringreduce._engine import probe_exchange
 from ringreduce.bench.programs import run_program
-from ringreduce.bench.report import human_bytes, human_us, markdown
 from ringreduce.bench.results import mode_of
+from ringreduce.text import human_bytes, human_us, markdown
 
 OURS = "ringreduce"
 

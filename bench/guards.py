@@ -17,7 +17,7 @@ import numpy as np
 from network_contestants import GUARDS
 
 import ringreduce
-from ringreduce.bench.options import byte_count, names
+from ringreduce.text import byte_count, names
 
 SECONDS = 0.4  # approximate time per size, guard and launch, on a quiet machine
 BYTES_PER_SECOND, LATENCY = 1e9, 5e-5

@@ -32,8 +32,8 @@ from ringreduce import _engine
 from ringreduce.bench import gloo
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.protocol import Buffers, Effort, Library, measure
-from ringreduce.bench.report import human_bytes, human_us, markdown
 from ringreduce.bench.results import mode_of, save
+from ringreduce.text import human_bytes, human_us, markdown
 
 GLOO, DDP_OURS, HOROVOD, OURS = "DDP, Gloo", "DDP, ringreduce", "DistributedOptimizer", "DataParallel"
 ALONE = "the model alone"

@@ -21,10 +21,9 @@ from contestants import BUILD, ROOT, home_of
 
 from ringreduce import _engine
 from ringreduce.bench import mpi
-from ringreduce.bench.options import sizes
 from ringreduce.bench.programs import run_program
-from ringreduce.bench.report import human_bytes
 from ringreduce.bench.results import mode_of
+from ringreduce.text import human_bytes, sizes
 
 SOURCE = ROOT / "bench" / "peers" / "mpi_interposed.c"
 FUNCTIONS = "allreduce reduce reduce_scatter reduce_scatter_block allgather allgatherv bcast barrier".split()  # noqa: SIM905

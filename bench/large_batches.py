@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 import torch
 
 import ringreduce
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import save
+from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.trainer import Trainer
 

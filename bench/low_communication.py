@@ -50,8 +50,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringreduce
 from ringreduce import elastic
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import save
+from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.parallel import with_exchange
 from ringreduce.train.trainer import Trainer

@@ -27,12 +27,12 @@ from hosts import Hosts
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.report import human_bytes, layout
 from ringreduce.bench.results import mode_of
 from ringreduce.communicator import Communicator
 from ringreduce.model import Model
 from ringreduce.model.fitting import SIZES, Point, fit_costs, measure_points, on_cores_of_their_own
 from ringreduce.model.model import of_their_own
+from ringreduce.text import human_bytes, layout
 
 K, M = 1 << 10, 1 << 20
 COMPARED = (8, 64, 512, 4 * K, 16 * K, *(K << n for n in range(5, 17)))

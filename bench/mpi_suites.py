@@ -27,7 +27,7 @@ from contestants import ROOT, home_of
 from interposer import preload
 
 from ringreduce.bench import mpi
-from ringreduce.bench.report import human_bytes
+from ringreduce.text import human_bytes
 
 MADE = ROOT / "build" / "mpi-suites"
 UTILITIES = ("osu_util", "osu_util_mpi", "osu_util_graph", "osu_util_papi", "osu_util_validation")

@@ -29,13 +29,13 @@ from hosts import Hosts
 from links import bits_per_second
 from network_contestants import BENCH, GUARDS, OURS, PEERS, Network, Place
 
-from ringreduce.bench.options import byte_count, names
 from ringreduce.bench.programs import ABSENT, Contestant, Question, refusals, take_turns
 from ringreduce.bench.report import report
 from ringreduce.bench.results import Results, Row, merge
 from ringreduce.simulate import Graph, GraphLink
 from ringreduce.simulate import Network as SimulatedNetwork
 from ringreduce.synthesis import synthesise
+from ringreduce.text import byte_count, names
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")

@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 import ringreduce
-from ringreduce.bench.report import markdown
 from ringreduce.parameter_server.wire import matchings
+from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.data import load_data
 

@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from torus import Algorithm, buckets, doubling, exchanges, hamiltonian_rings, swing
 
-from ringreduce.bench.options import byte_count, names
-from ringreduce.bench.report import human_bytes, layout
 from ringreduce.simulate import Costs, MessageCosts, Network, Torus, simulate
+from ringreduce.text import byte_count, human_bytes, layout, names
 
 RATE = "400 Gbit/s"
 # A path of h hops between routers crosses h + 2 links of 100 ns (the first and the last join a node to its router) and

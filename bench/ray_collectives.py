@@ -24,8 +24,8 @@ import ray.util.collective as collective  # noqa: E402
 
 import ringreduce.ray  # noqa: E402
 from ringreduce import _engine  # noqa: E402
-from ringreduce.bench.report import human_bytes, human_us, markdown  # noqa: E402
 from ringreduce.bench.results import mode_of  # noqa: E402
+from ringreduce.text import human_bytes, human_us, markdown  # noqa: E402
 
 SIZES = (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 GLOO, OURS = BACKENDS = ("gloo", "ringreduce")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from contestants import ROOT, all_contestants
 
-from ringreduce.bench.options import sizes
 from ringreduce.bench.programs import Question, compare
-from ringreduce.bench.report import exchanges, human_bytes, human_us, markdown
+from ringreduce.bench.report import exchanges
 from ringreduce.bench.results import Results
+from ringreduce.text import human_bytes, human_us, markdown, sizes
 
 COLUMNS = {
     "ringreduce": "ringreduce",

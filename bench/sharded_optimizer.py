@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 from torch_backend import KEEP_FREED_MEMORY
 
 import ringreduce
-from ringreduce.bench.report import markdown, spread
+from ringreduce.bench.report import spread
 from ringreduce.bench.results import Row, merge
+from ringreduce.text import markdown
 
 WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)

@@ -28,8 +28,8 @@ from decoding import BACKENDS, GLOO, OURS  # noqa: E402
 from torch_backend import KEEP_FREED_MEMORY  # noqa: E402
 
 from ringreduce import _engine  # noqa: E402
-from ringreduce.bench.report import markdown  # noqa: E402
 from ringreduce.bench.results import mode_of  # noqa: E402
+from ringreduce.text import markdown  # noqa: E402
 
 ZERO, FSDP = KINDS = ("DeepSpeed ZeRO 3", "FSDP2")
 STEPS = 4  # that are timed together

@@ -36,9 +36,9 @@ LARGE = 64 << 10  # the goal is about the errors above this size
 def rank(options: Namespace) -> None:
     """Runs one of the ranks. The first one prints a line for each figure."""
     import ringreduce
-    from ringreduce.bench.options import byte_count
     from ringreduce.bench.ours import ours
     from ringreduce.bench.protocol import Buffers, Effort, Problem, measure
+    from ringreduce.text import byte_count
 
     os.environ["RINGREDUCE_HOST"] = (
         platform.node()
@@ -121,7 +121,7 @@ def simulated(found: dict[str, Any]) -> dict[tuple[str, int], float]:
 
 def table(found: dict[str, Any], times: dict[tuple[str, int], float]) -> str:
     """Returns a table of the measured milliseconds and the errors of the simulated ones."""
-    from ringreduce.bench.report import human_bytes, layout
+    from ringreduce.text import human_bytes, layout
 
     measured = {(line["algorithm"], line["nbytes"]): line["us"] for line in found["lines"][1:]}
     sizes = sorted({nbytes for _, nbytes in measured})
@@ -137,7 +137,7 @@ def table(found: dict[str, Any], times: dict[tuple[str, int], float]) -> str:
 
 def parse_arguments() -> Namespace:
     from ringreduce import schedules
-    from ringreduce.bench.options import names
+    from ringreduce.text import names
 
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     known = [entry.name for entry in schedules.algorithms("all_reduce")]

@@ -16,9 +16,8 @@ import time
 from argparse import ArgumentParser
 
 from ringreduce import schedules
-from ringreduce.bench.options import byte_count, names
-from ringreduce.bench.report import layout
 from ringreduce.simulate import Costs, FatTree, Flat, MessageCosts, Network, Sites, Torus, simulate
+from ringreduce.text import byte_count, layout, names
 
 RATE = "100 Gbit/s"
 NETWORKS = {

@@ -34,8 +34,8 @@ import torch
 import torch._dynamo  # imported once, before ranks are forked
 
 import ringreduce
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import save
+from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.trainer import Trainer
 

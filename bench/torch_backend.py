@@ -25,8 +25,9 @@ from torch_ranks import PARAMETERS, STEP_KINDS, Task, rank_main
 import ringreduce
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.programs import take_turns
-from ringreduce.bench.report import human_bytes, human_us, markdown, mode_text, report, spread
+from ringreduce.bench.report import mode_text, report, spread
 from ringreduce.bench.results import Results, Row, as_dict, machine_facts, merge, save
+from ringreduce.text import human_bytes, human_us, markdown
 
 OURS, REPRODUCIBLE, GLOO = "ringreduce", "reproducible", "gloo"
 REDUCED = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 64 << 20)

@@ -30,8 +30,8 @@ from torchft.coordination import LighthouseServer  # noqa: E402
 
 import ringreduce  # noqa: E402
 from ringreduce import _engine  # noqa: E402
-from ringreduce.bench.report import markdown  # noqa: E402
 from ringreduce.bench.results import mode_of  # noqa: E402
+from ringreduce.text import markdown  # noqa: E402
 from ringreduce.torchft import ProcessGroupRingreduce  # noqa: E402
 
 GROUPS = {"ringreduce": ProcessGroupRingreduce, "gloo": ProcessGroupGloo}

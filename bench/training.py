@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.report import markdown
 from ringreduce.bench.results import mode_of
+from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
 from ringreduce.train.report import make_row

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package 
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.report import markdown
+from ringreduce.text import markdown
 
 WIRES = tuple(_engine.reduce.wires()[1:])
 ALGORITHMS = ("two_shot", "one_shot", "halving_doubling", "recursive_doubling", "ring")

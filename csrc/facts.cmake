@@ -1,4 +1,4 @@
-# What `ringreduce --version` says of the build, as it is installed: ringreduce/built.py reads it.
+# What `ringreduce --version` says of the build, as it is installed: ringreduce/build/facts.py reads it.
 if(NOT RINGREDUCE_PYTHON)
   return()
 endif()

@@ -1,5 +1,5 @@
 # Installs the sources of the parts that the package builds when they are first needed, for the torch or MPI that is
-# installed then (ringreduce/building.py). Skips the repository itself, which has them.
+# installed then (ringreduce/build/on_first_use.py). Skips the repository itself, which has them.
 install(CODE "set(csrc \"${CMAKE_SOURCE_DIR}/csrc/\")")
 install(CODE [==[
   if(NOT EXISTS "${CMAKE_INSTALL_PREFIX}/csrc/front/group.h")

@@ -1,7 +1,7 @@
 """Builds the torch backend's module for a torch that is unpacked, not installed: torch_module.py TORCH LIBRARY FOLDER.
 
 Such a torch cannot be imported without all that it needs, among it gigabytes of CUDA. The module is for the Python that
-runs this, and is built as on first use (ringreduce/backend/build.py), but finds libringreduce.so beside itself.
+runs this. It is built as on first use (ringreduce/frameworks/torch/build.py), but finds libringreduce.so beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 
 
 def stand_in(folder: Path) -> ModuleType:
-    """torch, as far as ringreduce/backend/target.py asks."""
+    """torch, as far as ringreduce/frameworks/torch/target.py asks."""
     if b"_PYBIND11_BUILD_ABI" in (folder / "lib" / "libtorch_python.so").read_bytes():
         raise RuntimeError(f"{folder} says how pybind11 was built only when it is imported")
     version = ModuleType("torch.version")
@@ -36,8 +36,8 @@ def main(folder: Path, library: Path, into: Path) -> None:
     sys.modules["torch"] = stand_in(folder / "torch")
     from packaging.specifiers import SpecifierSet
 
-    from ringreduce import building
     from ringreduce.backend import build
+    from ringreduce.build import on_first_use as building
 
     (metadata,) = folder.glob("*.dist-info/METADATA")
     (needed,) = re.findall(r"^Requires-Python: *(.+)$", metadata.read_text(), re.MULTILINE)

@@ -16,12 +16,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ringreduce import doors  # noqa: F401  finds the modules of the short names
+
 if TYPE_CHECKING:
-    from ringreduce.arrays.arrays import empty, zeros
     from ringreduce.communicator import Communicator
+    from ringreduce.communicator.arrays.arrays import empty, zeros
     from ringreduce.communicator.choice import Choice
     from ringreduce.communicator.links import Links
-    from ringreduce.communicator.on_world import (
+    from ringreduce.communicator.work import Work
+    from ringreduce.communicator.world import (
         all_gather,
         all_gather_object,
         all_reduce,
@@ -33,9 +36,7 @@ if TYPE_CHECKING:
         finalize,
         gather,
         gather_object,
-        init,
         is_initialized,
-        join,
         recv,
         reduce,
         reduce_scatter,
@@ -44,10 +45,7 @@ if TYPE_CHECKING:
         send,
         world,
     )
-    from ringreduce.communicator.work import Work
-    from ringreduce.data_parallel import DataParallel as DataParallel
-    from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
-    from ringreduce.data_parallel.sync_batch_norm import convert_sync_batchnorm as convert_sync_batchnorm
+    from ringreduce.diagnosis.timeline import Timeline
     from ringreduce.errors import (
         ClosedError,
         DamagedError,
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
         RankFailed,
         TimeoutError,
     )
-    from ringreduce.parameter_server import ParameterServer as ParameterServer
     from ringreduce.schedules import (
         Local,
         Recv,
@@ -71,10 +68,16 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
-    from ringreduce.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
-    from ringreduce.start.launch import run
     from ringreduce.start.local import local_group
-    from ringreduce.timeline import Timeline
+    from ringreduce.start.run import run
+    from ringreduce.start.world import init, join
+    from ringreduce.training.data_parallel import DataParallel as DataParallel
+    from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+    from ringreduce.training.data_parallel.sync_batch_norm import (
+        convert_sync_batchnorm as convert_sync_batchnorm,
+    )
+    from ringreduce.training.parameter_server import ParameterServer as ParameterServer
+    from ringreduce.training.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
 
 __version__ = "0.1.0"
 
@@ -133,23 +136,23 @@ __all__ = [
 # The modules of the public names. Each module is imported on first use: torch imports this package, if it is installed,
 # to find its backend, and must not pay for the rest.
 _HOMES = {
-    "arrays.arrays": "empty zeros",
     "communicator": "Communicator",
+    "communicator.arrays.arrays": "empty zeros",
     "communicator.choice": "Choice",
     "communicator.links": "Links",
-    "communicator.on_world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object "
-    "explain finalize gather gather_object init is_initialized join recv reduce reduce_scatter scatter scatter_object "
-    "send world",
     "communicator.work": "Work",
-    "data_parallel": "DataParallel",
-    "data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
+    "communicator.world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object "
+    "explain finalize gather gather_object is_initialized recv reduce reduce_scatter scatter scatter_object send world",
+    "diagnosis.timeline": "Timeline",
     "errors": "ClosedError DamagedError Error MinorityError MismatchError PeerLost RankFailed TimeoutError",
-    "parameter_server": "ParameterServer",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
-    "sharded_optimizer": "ShardedOptimizer",
-    "start.launch": "run",
     "start.local": "local_group",
-    "timeline": "Timeline",
+    "start.run": "run",
+    "start.world": "init join",
+    "training.data_parallel": "DataParallel",
+    "training.data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
+    "training.parameter_server": "ParameterServer",
+    "training.sharded_optimizer": "ShardedOptimizer",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

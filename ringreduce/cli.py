@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine, built, environment
-from ringreduce.bench import command as bench
-from ringreduce.bench import options as bench_options
-from ringreduce.cuda import nccl_library
+from ringreduce import _engine, environment
+from ringreduce.build import facts as built
+from ringreduce.build import nccl_library
 from ringreduce.descriptors import drop_output
 from ringreduce.diagnosis import command as diagnose
-from ringreduce.mpi import interposer
+from ringreduce.frameworks import mpi as interposer
 from ringreduce.plotting import PlotError
 from ringreduce.start import command as run
+from ringreduce.studies.bench import command as bench
+from ringreduce.studies.bench import options as bench_options
+from ringreduce.text import byte_count, names
 
 SIMULATE = """\
 Times algorithms on a described network. Nothing is sent.
@@ -100,8 +102,8 @@ def explain(options: Namespace) -> int:
     if options.model is not None and options.transport != "shm":
         raise ValueError(f"--model predicts only for --transport shm, not {options.transport}")
     model = None if options.model is None else study("model").Model.load(options.model)
-    for text in bench_options.names(options.bytes):
-        nbytes = bench_options.byte_count(text)
+    for text in names(options.bytes):
+        nbytes = byte_count(text)
         name, slice_bytes, _, reason = _engine.choose(
             options.collective, nbytes, options.ranks, options.transport
         )
@@ -184,14 +186,14 @@ def add_study_options(parser: ArgumentParser) -> None:
 
 def add_simulate_options(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "-a", "--algorithm", type=bench_options.names, default=["all"],
+        "-a", "--algorithm", type=names, default=["all"],
         help='names from the catalogue, separated by commas, or "all"',
     )  # fmt: skip
     parser.add_argument("-c", "--collective", default="all_reduce")
     parser.add_argument(
         "-b",
         "--bytes",
-        type=bench_options.names,
+        type=names,
         default=["64M"],
         help="sizes of the whole buffer, such as 8,4K,64M",
     )
@@ -301,7 +303,7 @@ def parser() -> ArgumentParser:
     one.add_argument(
         "-b",
         "--bytes",
-        type=bench_options.names,
+        type=names,
         default=["1K", "64K", "1M", "16M", "64M"],
         help="sizes of the buffer",
     )
@@ -332,12 +334,10 @@ def parser() -> ArgumentParser:
         "in the user's cache. RINGREDUCE_TUNING can name another table, or be off.",
     )
     one.add_argument(
-        "-c", "--collective", type=bench_options.names, default=["all_reduce", "reduce_scatter", "all_gather"],
+        "-c", "--collective", type=names, default=["all_reduce", "reduce_scatter", "all_gather"],
         help="names, separated by commas (all_reduce,reduce_scatter,all_gather)",
     )  # fmt: skip
-    one.add_argument(
-        "-b", "--bytes", type=bench_options.names, help="sizes of the whole buffer (64 B to 64 MiB)"
-    )
+    one.add_argument("-b", "--bytes", type=names, help="sizes of the whole buffer (64 B to 64 MiB)")
     one.add_argument(
         "--model",
         type=Path,

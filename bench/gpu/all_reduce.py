@@ -37,9 +37,9 @@ from contestants import (
 from record import append
 
 import ringreduce
-from ringreduce.bench.options import byte_count, names, sizes
-from ringreduce.cuda import cuda_library
-from ringreduce.cuda.cuda_library import Stream
+from ringreduce.build import cuda_library
+from ringreduce.build.cuda_library import Stream
+from ringreduce.text import byte_count, names, sizes
 
 SYMMETRIC = ("one_shot", "two_shot")
 Maker = Callable[[int], Contestant]  # from a number of elements

@@ -19,7 +19,7 @@ PROGRAM = ROOT / "tests" / "gpu" / "nccl_program"
 SOURCES = [
     "CMakeLists.txt",
     "pyproject.toml",
-    "ringreduce/backend/target.py",
+    "ringreduce/frameworks/torch/target.py",
     "csrc",
     "tests/gpu/nccl_program",
 ]

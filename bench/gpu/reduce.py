@@ -21,9 +21,9 @@ from pathlib import Path
 from record import append
 
 from ringreduce import _engine
-from ringreduce.bench.options import byte_count, names
-from ringreduce.cuda import cuda_library
-from ringreduce.cuda.cuda_library import Coded, Event, Launch, Memory, Stream
+from ringreduce.build import cuda_library
+from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream
+from ringreduce.text import byte_count, names
 
 COPIES = ["cudaMemcpyAsync", "copy kernel"]
 

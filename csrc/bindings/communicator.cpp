@@ -30,7 +30,7 @@ namespace {
 // The stream that the caller names, or the current one of the array's library. Python finds both.
 std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
   const nb::object found = or_stay([&] {
-    const nb::object streams = nb::module_::import_("ringreduce.arrays.streams");
+    const nb::object streams = nb::module_::import_("ringreduce.communicator.arrays.streams");
     return stream.is_none() ? streams.attr("current")(array, device) : streams.attr("handle_of")(stream);
   });
   if (found.is_none()) return std::nullopt;
@@ -75,7 +75,7 @@ std::string find_nccl() {
   const WithGil locked;
   try {
     return or_stay([] {
-      return nb::cast<std::string>(nb::module_::import_("ringreduce.cuda.nccl_library").attr("find")());
+      return nb::cast<std::string>(nb::module_::import_("ringreduce.build.nccl_library").attr("find")());
     });
   } catch (const nb::python_error&) {
     return "";

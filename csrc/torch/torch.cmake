@@ -1,9 +1,9 @@
 # The torch.distributed backend, if torch can be imported now. Otherwise, and for other versions of torch, the package
-# builds it from its sources when it is first needed (ringreduce/backend/build.py). ringreduce/backend/target.py lists
+# builds it from its sources when it is first needed (ringreduce/frameworks/torch/build.py). ringreduce/frameworks/torch/target.py lists
 # its sources and flags.
 
 execute_process(
-  COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/ringreduce/backend/target.py
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/ringreduce/frameworks/torch/target.py
   RESULT_VARIABLE failed OUTPUT_VARIABLE answer ERROR_VARIABLE problem)
 if(failed)
   string(REGEX REPLACE "\n$" "" problem "${problem}")

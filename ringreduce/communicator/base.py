@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from ringreduce import _engine
-from ringreduce.annotations import Algorithm, Array, Op, Wire
-from ringreduce.arrays import arrays
-from ringreduce.arrays.streams import Stream
+from ringreduce.communicator.annotations import Algorithm, Array, Op, Wire
+from ringreduce.communicator.arrays import arrays
+from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.communicator.handles import Handles
 from ringreduce.communicator.work import GpuWork, Work
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ringreduce.simulate import Outcome
+__all__ = ["Choice", "Model"]
 
-__all__ = ["Choice"]
+
+class Model(Protocol):
+    """What predicts the times of algorithms, such as a :class:`ringreduce.model.Model`."""
+
+    def ranking(self, nbytes: int, world: int, collective: str, ranks_per_host: int, /) -> Sequence[Any]:
+        """Returns a prediction for each algorithm, the fastest first."""
 
 
 class Choice:
@@ -24,9 +28,7 @@ class Choice:
 
     __slots__ = ("algorithm", "predicted", "reason", "slice_bytes")
 
-    def __init__(
-        self, algorithm: str, slice_bytes: int, reason: str, predicted: Sequence[Outcome] = ()
-    ) -> None:
+    def __init__(self, algorithm: str, slice_bytes: int, reason: str, predicted: Sequence[Any] = ()) -> None:
         self.algorithm = algorithm
         self.slice_bytes = slice_bytes
         self.reason = reason

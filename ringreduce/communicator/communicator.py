@@ -5,29 +5,23 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ringreduce import _engine, log
 from ringreduce._engine import values
-from ringreduce.annotations import Array, Wire
 from ringreduce.communicator import objects
+from ringreduce.communicator import statistics as counts
+from ringreduce.communicator.annotations import Array, Wire
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
-from ringreduce.communicator.choice import Choice
+from ringreduce.communicator.choice import Choice, Model
 from ringreduce.communicator.collectives import Collectives
-from ringreduce.communicator.groups import Groups
+from ringreduce.communicator.groups import Groups, Growth
 from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
-from ringreduce.diagnosis import counts
-from ringreduce.diagnosis.counts import GroupStatistics, Statistics
-from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
-
-if TYPE_CHECKING:
-    from ringreduce.model.model import Model
-    from ringreduce.simulate.network import Network
-    from ringreduce.start.growth import Growth
-    from ringreduce.start.origin import Origin
+from ringreduce.communicator.statistics import GroupStatistics, Statistics
+from ringreduce.communicator.synthesis import Network, Synthesis, of_ranks
 
 __all__ = ["Communicator"]
 
@@ -80,10 +74,10 @@ class Communicator(Collectives, Messages, Groups):
         self,
         engine: _engine.Communicator,
         timeout: float = DEFAULT_TIMEOUT,
-        origin: Origin | None = None,
+        new_growth: Callable[[], Growth] | None = None,
         growth: Growth | None = None,
     ) -> None:
-        super().__init__(engine, timeout, origin, growth)
+        super().__init__(engine, timeout, new_growth, growth)
         self._link_names: list[str] | None = None
         self._counted_before: Statistics | None = None
         _live.add(self)
@@ -236,7 +230,7 @@ class Communicator(Collectives, Messages, Groups):
             self._link_names = None
             self._c.synthesise()
         else:
-            made, world, names = engine_synthesis(network)
+            made, world, names = network.engine_synthesis()
             if world != self.size:
                 raise ValueError(f"network has {world} ranks, but the communicator has {self.size}")
             self._c.synthesise_for(made)

@@ -37,17 +37,6 @@ class Call:
         return self.name not in ("send", "recv") and self.op in ("sum", "avg")
 
 
-def chosen(comm: Communicator | None) -> Communicator:
-    """Returns comm, or else the communicator of all ranks."""
-    if comm is None:
-        from ringreduce.communicator.on_world import world
-
-        return world()
-    if not isinstance(comm, Communicator):
-        raise TypeError(f"comm must be a ringreduce.Communicator, not {type(comm).__name__}")
-    return comm
-
-
 def check_dtype(name: str) -> None:
     """Raises TypeError if the engine does not have the dtype."""
     if name not in reduce.dtypes():

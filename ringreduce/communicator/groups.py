@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from ringreduce import _engine
 from ringreduce._engine import values
@@ -12,10 +13,26 @@ from ringreduce.errors import Error
 
 if TYPE_CHECKING:
     from ringreduce.communicator.communicator import Communicator
-    from ringreduce.start.growth import Growth
-    from ringreduce.start.origin import Origin
 
-__all__ = ["Groups"]
+__all__ = ["Groups", "Growth"]
+
+
+class Growth(Protocol):
+    """How a group lets newcomers in. Whoever starts the group knows (:mod:`ringreduce.start.growing`)."""
+
+    def pending(self, comm: Communicator, fingerprint: str | bytes | None, /) -> int:
+        """Returns how many processes wait to be let in. See :meth:`Groups.pending`."""
+
+    def grow(
+        self, comm: Communicator, timeout: float, fingerprint: str | bytes | None, /
+    ) -> _engine.Communicator:
+        """Returns the engine of the group that has grown. See :meth:`Groups.grow`."""
+
+    def successor(self) -> Growth:
+        """Returns the growth of a group that is made from this one, which takes over the door."""
+
+    def close(self) -> None:
+        """Closes the door."""
 
 
 class Groups(Base):
@@ -25,12 +42,13 @@ class Groups(Base):
         self,
         engine: _engine.Communicator,
         timeout: float = DEFAULT_TIMEOUT,
-        origin: Origin | None = None,
+        new_growth: Callable[[], Growth] | None = None,
         growth: Growth | None = None,
     ) -> None:
         super().__init__(engine, timeout)
-        self._origin = origin  # None: newcomers cannot find the group
+        self._new_growth = new_growth  # None: newcomers cannot find the group
         self._growth = growth  # None: it has not been asked for
+        self._on_success: Callable[[Communicator], None] | None = None  # told of the group's successor
 
     def split(
         self,
@@ -112,15 +130,13 @@ class Groups(Base):
         return grown
 
     def _door(self) -> Growth:
-        if self._origin is None:
+        if self._new_growth is None:
             raise ValueError(
                 "newcomers cannot find this group, because it was made by split() or within one process: call this on "
                 "the communicator from init(), or on one that shrink() or grow() has made of it"
             )
         if self._growth is None:
-            from ringreduce.start.growth import Growth  # imports sockets and threads, which only this needs
-
-            self._growth = Growth(self._origin)
+            self._growth = self._new_growth()
         return self._growth
 
     def _close_door(self) -> None:
@@ -128,10 +144,10 @@ class Groups(Base):
             self._growth.close()
 
     def _successor(self, engine: _engine.Communicator, growth: Growth | None) -> Communicator:
-        from ringreduce.communicator import on_world
-
-        made = self._new(engine, growth, self._origin)
-        on_world.succeed(self._whole(), made)
+        made = self._new(engine, self._new_growth, growth)
+        if self._on_success is not None:
+            self._on_success(made)
+            self._on_success = None
         return made
 
     def _whole(self) -> Communicator:
@@ -141,8 +157,11 @@ class Groups(Base):
         return self
 
     def _new(
-        self, engine: _engine.Communicator, growth: Growth | None = None, origin: Origin | None = None
+        self,
+        engine: _engine.Communicator,
+        new_growth: Callable[[], Growth] | None = None,
+        growth: Growth | None = None,
     ) -> Communicator:
         from ringreduce.communicator.communicator import Communicator
 
-        return Communicator(engine, self.timeout, origin, growth)
+        return Communicator(engine, self.timeout, new_growth, growth)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from ringreduce.annotations import A, Array, No, Yes
-from ringreduce.arrays import arrays, staging
-from ringreduce.arrays.streams import Stream
+from ringreduce.communicator.annotations import A, Array, No, Yes
+from ringreduce.communicator.arrays import arrays, staging
+from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.communicator.base import Base
 from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ringreduce.annotations import MessageArgs
+    from ringreduce.communicator.annotations import MessageArgs
 
 __all__ = ["Messages"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ringreduce import _engine, errors
 from ringreduce._engine import values
-from ringreduce.arrays import streams
+from ringreduce.communicator.arrays import streams
 
 __all__ = ["GpuWork", "Work"]
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ringreduce.annotations import Array
+    from ringreduce.communicator.annotations import Array
     from ringreduce.communicator.base import Base
 
     Result = TypeVarWithDefault("Result", default=Any)

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ringreduce.diagnosis.counts import CallCount, GroupStatistics, Statistics, Waits
-    from ringreduce.diagnosis.counts import of_process as statistics
+    from ringreduce.communicator.statistics import CallCount, GroupStatistics, Statistics, Waits
+    from ringreduce.communicator.statistics import of_process as statistics
     from ringreduce.diagnosis.reporting import start
 
 __all__ = ["CallCount", "GroupStatistics", "Statistics", "Waits", "start", "statistics"]
@@ -38,6 +38,6 @@ def __getattr__(name: str) -> Any:
     if name == "start":
         return importlib.import_module("ringreduce.diagnosis.reporting").start
     if name in __all__:
-        found = importlib.import_module("ringreduce.diagnosis.counts")
+        found = importlib.import_module("ringreduce.communicator.statistics")
         return found.of_process if name == "statistics" else getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringreduce.diagnosis.ranks import Rank, add_stacks, found_here
-from ringreduce.diagnosis.verdict import jobs, verdicts
-from ringreduce.start.programs import hosts_named, ssh_words
+from ringreduce.diagnosis.verdict import in_full, jobs, verdicts
+from ringreduce.hosts import hosts_named, ssh_words
 
 __all__ = ["DESCRIPTION", "add_options", "run"]
 
@@ -155,31 +155,3 @@ def _of_job(job: Sequence[Rank], sentences: Sequence[str], options: Namespace) -
         for rank in job:
             lines += ["", *in_full(rank)]
     return "\n".join(lines), bool(sentences)
-
-
-def in_full(rank: Rank, calls: int = 3) -> list[str]:
-    """Returns all that is known of a rank, as lines."""
-    state = ", stopped by a signal" if rank.stopped else ""
-    lines = [f"rank {rank.number}: process {rank.pid} on {rank.host}{state}"]
-    for group in rank.groups:
-        what = "in" if group.in_call else "after"
-        named = f"rank {group.rank} of {group.size}" if group.size else ""
-        lines.append(
-            f"  {named} over {group.transport}, {group.state}: {what} call #{group.begun}; {group.queued} queued"
-        )
-        lines += [f"    #{number} {group.calls[number]}" for number in sorted(group.calls)[-calls:]]
-        for wait in (group.wait, group.message):
-            if wait is not None:
-                whom = f"rank {group.name(wait.peer)}" if wait.peer >= 0 else "any rank"
-                lines.append(
-                    f"    has waited {wait.seconds:.1f} s for {whom}"
-                    + (f": {wait.what}" if wait.what else "")
-                )
-        if group.problem:
-            lines.append(f"    {group.problem.splitlines()[0]}")
-    for thread in rank.threads:
-        lines.append(f"  thread {thread.name}")
-        lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in thread.frames]
-    if rank.no_stack:
-        lines.append(f"  no Python stack: {rank.no_stack}")
-    return lines

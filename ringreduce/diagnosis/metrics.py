@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ringreduce.diagnosis.counts import Statistics, of_process
+from ringreduce.communicator.statistics import Statistics, of_process
 from ringreduce.requirement import unmet
 
 try:

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ringreduce import _engine, log
+from ringreduce.communicator.statistics import of_process
 from ringreduce.descriptors import above_standard
 from ringreduce.diagnosis import METRICS, METRICS_FILE, REPORT, stacks
-from ringreduce.diagnosis.command import in_full
-from ringreduce.diagnosis.counts import of_process
 from ringreduce.diagnosis.ranks import look_at
+from ringreduce.diagnosis.verdict import in_full
 
 __all__ = ["begin", "finish", "report", "start"]
 

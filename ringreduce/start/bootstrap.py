@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ringreduce import _engine, diagnosis, environment, log
 from ringreduce._engine import values
-from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.communicator.annotations import Transport
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
+from ringreduce.start.growing.origin import Origin, fingerprint_of, place_of
 from ringreduce.start.launchers import (
     Launched,
     is_newcomer,
     launched,
     place_to_meet,
 )
-from ringreduce.start.origin import Origin, fingerprint_of, place_of
 
 if TYPE_CHECKING:
-    from ringreduce.start.joining import Newcomer
-    from ringreduce.start.meeting_places import Place
+    from ringreduce.start.growing.joining import Newcomer
+    from ringreduce.start.meeting.places import Place
 
 __all__ = ["Exchange", "init", "join"]
 
@@ -140,7 +140,7 @@ def init(
                 priority,
             ),
             timeout,
-            origin,
+            origin.growth,
         )
 
 
@@ -201,7 +201,7 @@ def newcomer(
     origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
     digest = fingerprint_of(fingerprint)
     log.begin(0)
-    from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
+    from ringreduce.start.growing.joining import Newcomer  # imports sockets, which only this needs
 
     return Newcomer(origin, digest, timeout)
 
@@ -230,7 +230,7 @@ def check(
 
 
 def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob:
-    from ringreduce.mpi import transport  # may run a compiler
+    from ringreduce.build import mpi_transport as transport  # may run a compiler
 
     job = transport.join(store if transport.is_communicator(store) else None, timeout)
     if job.size != size:
@@ -286,7 +286,7 @@ def _exchange_for(
 
 def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
-    from ringreduce.start import meeting  # imports sockets, which only this needs
+    from ringreduce.start.meeting import meeting  # imports sockets, which only this needs
 
     group = meeting.join(where, rank, size, deadline, encrypt)
 

@@ -8,7 +8,8 @@ from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFor
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringreduce.start.programs import Place, hosts_named, start
+from ringreduce.hosts import Place, hosts_named
+from ringreduce.start.programs import start
 
 __all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
 
@@ -94,7 +95,7 @@ def run(options: Namespace) -> int:
 
 def _as_horovod() -> dict[str, str]:
     """Returns the path on which ranks find a module called horovod before an installed one."""
-    folder = Path(__file__).resolve().parents[1] / "horovod" / "as_horovod"
+    folder = Path(__file__).resolve().parents[1] / "frameworks" / "horovod" / "as_horovod"
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ringreduce import _engine, environment, log
 from ringreduce._engine import values
+from ringreduce.build.cuda_driver import has_initialized_driver
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.cuda.cuda_driver import has_initialized_driver
 from ringreduce.start.bootstrap import check
 
 __all__ = ["local_group"]

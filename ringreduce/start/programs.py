@@ -18,11 +18,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from ringreduce.hosts import Place, ssh_words
 from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, Job, agent, ending, status_of
 
-__all__ = ["Place", "hosts_named", "ssh_words", "start"]
+__all__ = ["start"]
 
 PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
@@ -38,48 +39,6 @@ PASSED_ON = (
     "VIRTUAL_ENV",
 )
 SSH_FAILED = 255
-
-
-@dataclass(frozen=True)
-class Place:
-    """A host ("" is this one) and its number of ranks."""
-
-    host: str
-    ranks: int
-
-
-def hosts_named(text: str, ranks: int | None) -> list[Place]:
-    """Parses "a,b", with ranks on each host, or "a:2,b:4".
-
-    Raises:
-        ValueError: a name or a number is missing.
-    """
-    places = []
-    for item in text.split(","):
-        host, colon, count = item.strip().rpartition(":") if ":" in item else (item.strip(), "", "")
-        if not host or (colon and not (count.isdecimal() and int(count))):
-            raise ValueError(f"--hosts: {item!r} is not a host; write a,b or a:2,b:4")
-        if not colon and ranks is None:
-            raise ValueError(
-                f"--hosts: give the number of ranks on {host}, as {host}:2, or -n for every host"
-            )
-        places.append(Place(host, int(count) if colon else int(ranks or 0)))
-    return places
-
-
-def ssh_words(text: str) -> list[str]:
-    """Returns the words of an ssh command.
-
-    Raises:
-        ValueError: it has none.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"--ssh must be a command, not {text!r}: {error}") from None
-    if not words:
-        raise ValueError("--ssh must be a command, but is empty")
-    return words
 
 
 def start(

@@ -15,7 +15,7 @@ import pytest
 
 import ringreduce
 from ringreduce import environment, log
-from ringreduce.start import meeting
+from ringreduce.start.meeting import meeting
 from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(60)

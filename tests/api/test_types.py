@@ -14,7 +14,7 @@ import pytest
 import ringreduce
 from ringreduce import Communicator, _engine
 from ringreduce.annotations import Algorithm, Array, Op, Transport, Wire
-from ringreduce.communicator import on_world
+from ringreduce.communicator import world
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("typed_program.py")
@@ -65,13 +65,13 @@ def test_annotations_can_be_read_while_a_program_runs():
 
 
 OF_THE_MODULE = [
-    name for name in ringreduce._HOMES["communicator.on_world"].split() if hasattr(Communicator, name)
+    name for name in ringreduce._HOMES["communicator.world"].split() if hasattr(Communicator, name)
 ]
 
 
 @pytest.mark.parametrize("name", OF_THE_MODULE)
 def test_functions_of_the_module_take_what_methods_take(name):
-    function, method = getattr(on_world, name), getattr(Communicator, name)
+    function, method = getattr(world, name), getattr(Communicator, name)
     assert function.__doc__ == method.__doc__
     parameters = list(inspect.signature(method).parameters.values())
     assert list(inspect.signature(function).parameters.values()) == parameters[1:]

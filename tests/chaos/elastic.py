@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ringreduce
-from ringreduce.start import growth
+from ringreduce.start.growing import growth
 from tests.chaos.faults import Tell, strike
 from tests.chaos.plan import Trial
 

@@ -20,11 +20,11 @@ import pytest
 
 import ringreduce
 from ringreduce.bench import facts as read
-from ringreduce.bench import options as bench_options
 from ringreduce.bench import plot, problem, protocol
 from ringreduce.bench.ours import ours
 from ringreduce.bench.results import bus_factor, mode_of
 from ringreduce.cli import main
+from ringreduce.text import byte_count
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["bench", "-n", "2", "--sizes", "16,4K", "--budget", "0.01", "--peers", "none"]
@@ -412,7 +412,7 @@ def test_modes() -> None:
 
 
 def test_sizes_round_up_to_whole_blocks() -> None:
-    assert bench_options.byte_count("8K") == 8192 and bench_options.byte_count("1g") == 1 << 30
+    assert byte_count("8K") == 8192 and byte_count("1g") == 1 << 30
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "uint8", "bool"])

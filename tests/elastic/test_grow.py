@@ -191,7 +191,7 @@ def test_a_door_in_use_is_an_error_and_the_group_goes_on():
     def member(me):
         with me.init() as comm, ringreduce.init(0, 1, me.name + "/other") as other:
             assert comm.pending() == 0
-            other._origin = comm._origin
+            other._new_growth = comm._new_growth
             with pytest.raises(ringreduce.Error, match="cannot open a door for newcomers"):
                 other.grow(timeout=0.2)
             return described(other)

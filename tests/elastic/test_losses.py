@@ -10,8 +10,8 @@ import time
 import pytest
 
 import ringreduce
-from ringreduce.start import growth, joining
-from ringreduce.start.origin import Origin
+from ringreduce.start.growing import growth, joining
+from ringreduce.start.growing.origin import Origin
 from tests.conftest import slowly
 from tests.elastic.ranks import Job, await_newcomers, described, dies_at, go_on_until, kill_self
 

@@ -18,9 +18,9 @@ import torch._dynamo  # optimizers import it, which takes seconds: once, before 
 
 import ringreduce
 from ringreduce import elastic
-from ringreduce.data_parallel.exchange import AllReduce
 from ringreduce.low_communication import DiLoCo, LocalSGD, StreamingDiLoCo
 from ringreduce.low_communication.average import Average
+from ringreduce.training.foundation.exchange import AllReduce
 from tests.elastic.ranks import Job, kill_self
 from tests.elastic.training import DYING, SAMPLES, Net
 from tests.training.models import on_ranks

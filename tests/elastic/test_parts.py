@@ -18,7 +18,7 @@ from torch import nn
 
 import ringreduce
 from ringreduce import compression, elastic
-from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm, _Normalize
+from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm, _Normalize
 from tests.elastic.ranks import Job, dies_at
 from tests.elastic.training import DYING, check, found_in, make, one_step, undisturbed
 

@@ -17,7 +17,7 @@ import torch
 
 import ringreduce
 from ringreduce import elastic
-from ringreduce.data_parallel import transfer
+from ringreduce.training.foundation import transfer
 from tests.conftest import slowly
 from tests.elastic.ranks import Job, kill_self
 from tests.elastic.training import DYING, STEPS, Plan, check, kill_soon, make, train, undisturbed

@@ -204,7 +204,7 @@ def _die_during_init(board, rank, victim, calls, store):
 def _init_by_hand(rank, count, name, board, victim, calls, pipe):
     import pickle
 
-    from ringreduce.start import meeting
+    from ringreduce.start.meeting import meeting
 
     try:
         group = meeting.join(name, rank, count, time.monotonic() + 20)

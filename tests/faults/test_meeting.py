@@ -21,9 +21,9 @@ import pytest
 from hypothesis import strategies as st
 
 import ringreduce
-from ringreduce.start import frames, meeting, reception
-from ringreduce.start.named_places import place_named
-from ringreduce.start.network_places import NetworkPlace
+from ringreduce.start.meeting import frames, meeting, reception
+from ringreduce.start.meeting.named_places import place_named
+from ringreduce.start.meeting.network_places import NetworkPlace
 
 pytestmark = pytest.mark.timeout(30)
 

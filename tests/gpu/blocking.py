@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 
 from .ranks import DoesNotFit, Ranks, emulated_library
 from .test_ranks import arrays, errands, parts
@@ -98,7 +98,7 @@ def copy_down():
 
 EXPORTER = """
 import ctypes, sys
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 from tests.gpu.ranks import emulated_library
 
 lib = emulated_library() if "--emulated" in sys.argv else cuda_library

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ringreduce.cuda import cuda_library
-from ringreduce.cuda.cuda_library import Launch, Memory
+from ringreduce.build import cuda_library
+from ringreduce.build.cuda_library import Launch, Memory
 
 from .emulated import AROUND, PATTERN, addresses
 

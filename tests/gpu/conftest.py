@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 
 from .card import Card
 from .emulated import LIBRARY, Emulated

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from ringreduce.cuda import nccl_library
+from ringreduce.build import nccl_library
 
 from .gpu_arrays import library
 from .probe import HAS_CARD

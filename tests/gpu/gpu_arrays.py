@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 import ringreduce
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 
 from .limits import PATIENCE
 from .probe import HAS_CARD

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ringreduce.cuda import nccl_library
+from ringreduce.build import nccl_library
 
 from . import gpu_arrays
 from .gpu_arrays import GpuArray, library, new_stream

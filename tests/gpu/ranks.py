@@ -1,6 +1,6 @@
 """Ranks of one process, each with a stream of its own, and the kernels that are their parts of collectives.
 
-Through a module with the interface of ringreduce.cuda.cuda_library: libringreduce_cuda.so's, or of the library that
+Through a module with the interface of ringreduce.build.cuda_library: libringreduce_cuda.so's, or of the library that
 emulates it, build/tests/libringreduce_cuda_emulated.so."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from ringreduce import _engine
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 
 from .limits import PATIENCE
 from .probe import HAS_CARD

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from ringreduce.cuda import cuda_library
-from ringreduce.cuda.cuda_library import Coded, Event, Launch, Memory, Stream, captured
+from ringreduce.build import cuda_library
+from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream, captured
 from tests.reduce.wire_oracle import decode, encode
 
 from .probe import HAS_CARD, WHY_NOT

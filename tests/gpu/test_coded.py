@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringreduce.cuda.cuda_library import Coded
+from ringreduce.build.cuda_library import Coded
 from tests.reduce.reduce_oracle import assert_same_bits, bytes_of, combine
 from tests.reduce.wire_oracle import BLOCK, COUNTS, KINDS, WIRES, decode, encode, values_of
 

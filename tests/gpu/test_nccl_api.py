@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ringreduce.build import nccl_library
 from ringreduce.cli import main
-from ringreduce.cuda import nccl_library
 
 from . import nccl_api
 from .emulated_nccl import EMULATED_NCCL

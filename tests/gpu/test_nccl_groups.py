@@ -11,7 +11,7 @@ import pytest
 
 import ringreduce
 from ringreduce import errors
-from ringreduce.cuda import nccl_library
+from ringreduce.build import nccl_library
 
 from .emulated_nccl import EMULATED_NCCL, MARKS
 from .gpu_arrays import GpuArray, failure_of, library, new_stream, on_gpu, wait_for

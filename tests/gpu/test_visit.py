@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from ringreduce.cuda.nccl_library import STAND_IN
+from ringreduce.build.nccl_library import STAND_IN
 
 from .probe import ROOT
 from .ranks import EMULATED_LIBRARY

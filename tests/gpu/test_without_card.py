@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringreduce.cuda import cuda_library
+from ringreduce.build import cuda_library
 
 from .probe import HAS_CARD
 from .programs import ran

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringreduce.mpi import interposer
+from ringreduce.frameworks import mpi as interposer
 from tests.mpi.conftest import PROGRAMS, ROOT
 
 pytestmark = pytest.mark.timeout(300)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ringreduce import building
-from ringreduce.mpi import interposer, library
-from ringreduce.mpi.library import Library
+from ringreduce.build import mpi_library as library
+from ringreduce.build import on_first_use as building
+from ringreduce.build.mpi_library import Library
+from ringreduce.frameworks import mpi as interposer
 
 OPEN_MPI = Library(
     Path("/opt/bin/mpicc"),

@@ -19,7 +19,7 @@ from by_hand import Ranks
 from proxy import Proxy, ranks_behind
 
 import ringreduce
-from ringreduce.start import meeting
+from ringreduce.start.meeting import meeting
 
 MARK = np.frombuffer(b"what nobody else is to know at all" * 16, "uint8")
 LARGE = 1 << 20
@@ -148,7 +148,7 @@ def shaken(keys, change=lambda piece: piece):
     listener.close()
 
     def talk(i):
-        from ringreduce.start.encrypted import Encrypted
+        from ringreduce.start.meeting.encrypted import Encrypted
 
         end = Encrypted(ends[i], i == 0, keys[i])
         end.settimeout(10)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from installation import by_make, install
 
-from ringreduce import building
-from ringreduce.mpi import interposer
-from ringreduce.mpi.library import Library
+from ringreduce.build import on_first_use as building
+from ringreduce.build.mpi_library import Library
+from ringreduce.frameworks import mpi as interposer
 
 MPI = Library(Path("mpicc"), (), {"MPI_VERSION": "4", "OMPI_MAJOR_VERSION": "6"})
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 from installation import by_make, install
 
-from ringreduce import building
+from ringreduce.build import on_first_use as building
 
 PARTS = {"jax": ("jaxlib", "jax/handlers.cpp"), "tensorflow": ("tensorflow", "tensorflow/calls.cpp")}
 part = pytest.mark.parametrize("framework", PARTS)

@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from installation import BUILT, ROOT, by_make, install  # noqa: E402
 
-from ringreduce import building  # noqa: E402
 from ringreduce.backend import build, target  # noqa: E402
+from ringreduce.build import on_first_use as building  # noqa: E402
 
 
 def test_sources_are_all_that_is_included():

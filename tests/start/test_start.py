@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ringreduce.cli import main
-from ringreduce.start.programs import Place, hosts_named
+from ringreduce.hosts import Place, hosts_named
 from tests.processes import gone
 
 RUN = [sys.executable, "-m", "ringreduce", "run"]

@@ -15,8 +15,8 @@ import ringreduce
 from ringreduce.bench.ours import ours
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.protocol import Buffers
-from ringreduce.study.clocks import Clock, Start
-from ringreduce.study.timing import Figure, WrongResult, measure, warmup
+from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.studies.measuring.timing import Figure, WrongResult, measure, warmup
 from tests.conftest import on_threads
 from tests.processes import metronome
 

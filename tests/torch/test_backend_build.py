@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-from ringreduce import building  # noqa: E402
 from ringreduce.backend import build, target  # noqa: E402
+from ringreduce.build import on_first_use as building  # noqa: E402
 from tests.processes import gone  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringreduce.data_parallel import broadcast
-from ringreduce.data_parallel.assignment import assign
+from ringreduce.training.foundation import broadcast
+from ringreduce.training.foundation.assignment import assign
 from tests.training.models import on_ranks
 
 

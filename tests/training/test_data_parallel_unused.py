@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ringreduce
 from ringreduce import DataParallel
-from ringreduce.data_parallel.reducer import Reducer
+from ringreduce.training.foundation.reducer import Reducer
 from tests.training.models import TINY, TwoHeads, batch, chain, gradients, on_ranks, same, with_heads
 
 NAMES = [name for name, _ in TwoHeads().named_parameters()]

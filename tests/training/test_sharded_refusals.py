@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 import ringreduce
-from ringreduce.sharded_optimizer.kinds import choose_cut
-from ringreduce.sharded_optimizer.placement import balanced, by_elements, by_parameters
+from ringreduce.training.foundation.kinds import choose_cut
+from ringreduce.training.foundation.placement import balanced, by_elements, by_parameters
 from tests.conftest import on_threads
 from tests.training.sharded import make, rank_gradients, sharded_steps
 

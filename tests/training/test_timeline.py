@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce.data_parallel import BucketTiming, StepTimings
+from ringreduce.training.data_parallel import BucketTiming, StepTimings
 from tests.conftest import on_processes, on_threads
 
 BUSY_MACHINE = 5e3  # microseconds by which a thread may come late

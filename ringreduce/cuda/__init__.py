@@ -1,1 +1,0 @@
-"""The libraries behind GPUs: CUDA's driver, our own kernels, and NCCL."""

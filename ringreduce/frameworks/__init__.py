@@ -1,0 +1,1 @@
+"""The frameworks and interfaces that run on ringreduce, a module each."""

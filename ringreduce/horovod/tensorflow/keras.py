@@ -1,4 +1,0 @@
-"""Another name of :mod:`ringreduce.horovod.keras`, as Horovod has it."""
-
-from ringreduce.horovod.keras import *  # noqa: F403
-from ringreduce.horovod.keras import __all__, callbacks  # noqa: F401

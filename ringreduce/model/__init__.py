@@ -1,9 +1,0 @@
-"""Cost models of a machine or cluster, which are fitted to measurements, kept in a file, and predict times.
-
-Requires pydantic and scipy: ``pip install 'ringreduce[study]'``.
-"""
-
-from ringreduce.model.fitting import fit
-from ringreduce.model.model import Costs, Model
-
-__all__ = ["Costs", "Model", "fit"]

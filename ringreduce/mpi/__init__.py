@@ -1,1 +1,0 @@
-"""The MPI interposer and the MPI transport, which are built on first use for the installed MPI library."""

@@ -1,9 +1,0 @@
-"""Asynchronous training: servers keep the parameters, workers push gradients and pull parameters.
-
-Read tickets.py first (which worker may begin what), then shard.py (what becomes of a gradient), and then service.py and
-client.py (who sends what, and what happens when a rank is lost).
-"""
-
-from ringreduce.parameter_server.server import ParameterServer
-
-__all__ = ["ParameterServer"]

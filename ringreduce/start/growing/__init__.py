@@ -1,0 +1,1 @@
+"""Groups that let newcomers in."""

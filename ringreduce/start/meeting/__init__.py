@@ -1,0 +1,1 @@
+"""Where and how the ranks of a job meet, before they are connected."""

@@ -1,0 +1,1 @@
+"""Measuring, modelling, simulating and comparing algorithms."""

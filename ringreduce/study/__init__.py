@@ -1,9 +1,0 @@
-"""Studies (``ringreduce study``) measure which algorithm wins where, and whether the difference is real.
-
-Requires ``pip install 'ringreduce[study]'``.
-"""
-
-from ringreduce.study.results import Study, load
-from ringreduce.study.statistics import changes, summaries, winners
-
-__all__ = ["Study", "changes", "load", "summaries", "winners"]

@@ -1,5 +1,0 @@
-"""Writes the report of a study as a single HTML file. Requires ``pip install 'ringreduce[study]'``."""
-
-from ringreduce.study.report.page import write, write_map
-
-__all__ = ["write", "write_map"]
