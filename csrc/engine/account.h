@@ -1,5 +1,5 @@
 // What a rank's calls came to: how many of each kind, and how long they waited for which rank. A call that
-// need not wait adds to two numbers; bench/two_builds.py measures what that costs.
+// need not wait adds to two numbers; bench/engine/two_builds.py measures what that costs.
 #pragma once
 
 #include <array>

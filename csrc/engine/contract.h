@@ -1,5 +1,5 @@
 // Checks that all ranks make the same calls in the same order. Everything that this costs a successful call
-// is in here, so that bench/contract.py can measure it against a build without.
+// is in here, so that bench/engine/contract.py can measure it against a build without.
 #pragma once
 
 #include <bit>

@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "bench" / "cpp").glob("*.cpp")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source", sorted((ROOT / "bench" / "engine" / "cpp").glob("*.cpp")), ids=lambda path: path.stem
+)
 def test_it_compiles(source):
     command = [
         os.environ.get("CXX", "c++"),

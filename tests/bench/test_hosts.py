@@ -8,15 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-
-from hosts import Hosts  # noqa: E402
+from bench.network.hosts import Hosts
 
 REASON = Hosts.permitted()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -52,7 +48,7 @@ peer.sendall(bytes(int(sys.argv[2])))
 while struct.unpack("i", fcntl.ioctl(peer, 0x5411, b"    "))[0]: time.sleep(0.001)
 print(int(sys.argv[2]) / (time.monotonic() - start))
 """
-LASTING = "import sys, time; sys.path.insert(0, {path!r}); from hosts import Hosts\nwith Hosts(2):\n"
+LASTING = "import time; from bench.network.hosts import Hosts\nwith Hosts(2):\n"
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
@@ -171,7 +167,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_process_that_is_stopped(sign: signal.Signals) -> None:
-    script = LASTING.format(path=str(ROOT / "bench")) + "    print(flush=True); time.sleep(60)"
+    script = LASTING + "    print(flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"\n"

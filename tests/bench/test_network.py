@@ -12,16 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BENCH = ROOT / "bench"
-sys.path[:0] = [str(BENCH)]
-
-import network  # noqa: E402
-from network_contestants import Network, write_agent  # noqa: E402
-from rendezvous import Rendezvous  # noqa: E402
-
-from ringreduce.bench.programs import Question  # noqa: E402
-from ringreduce.bench.results import merge  # noqa: E402
+from bench.network import network
+from bench.network.contestants import Network, write_agent
+from bench.network.rendezvous import Rendezvous
+from ringreduce.bench.programs import Question
+from ringreduce.bench.results import merge
 
 
 def test_ranks_meet_in_a_folder(tmp_path: Path) -> None:
@@ -50,7 +45,7 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     commands = [[sys.executable, "-c", f"import sys, time; time.sleep({s}); sys.exit(3)"] for s in (0, 60)]
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, str(BENCH / "start_ranks.py"), json.dumps(commands)], timeout=30, check=False
+        [sys.executable, "-m", "bench.network.start_ranks", json.dumps(commands)], timeout=30, check=False
     )
     assert done.returncode == 3 and time.monotonic() - start < 20
 

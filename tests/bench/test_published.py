@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("pydantic")
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench")]
 
-import torus  # noqa: E402
-from published import FIGURES, SIZES, compared  # noqa: E402
-
-from ringreduce import schedules  # noqa: E402
+from bench.engine import torus
+from bench.engine.published import FIGURES, SIZES, compared
+from ringreduce import schedules
 
 SQUARES = [[4, 4], [8, 8]]
 

@@ -17,7 +17,7 @@ import ringreduce.start.meeting.meeting  # as ranks would
 from tests.chaos.plan import Trial
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
-from hosts import Host, Hosts
+from bench.network.hosts import Host, Hosts
 
 PORT = 23456
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000  # unshare(2)

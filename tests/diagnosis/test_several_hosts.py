@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.network.clusters import Sshd, environment
+from bench.network.hosts import Hosts
 from ringreduce.diagnosis import stacks
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))
-
-from clusters import Sshd, environment  # noqa: E402
-from hosts import Hosts  # noqa: E402
 
 why_not = Sshd.missing()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(120)]

@@ -20,9 +20,10 @@ from tests.elastic.ranks import Job, await_newcomers, described, kill_self
 
 pytest.importorskip("torch")
 
-from clusters import Sshd, environment
-from hosts import Hosts
 from torch.distributed import TCPStore
+
+from bench.network.clusters import Sshd, environment
+from bench.network.hosts import Hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("launched.py")

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts import Hosts
+
+from bench.network.hosts import Hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 23456

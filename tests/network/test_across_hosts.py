@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hosts import Hosts
 
+from bench.network.hosts import Hosts
 from tests.conftest import slowly
 from tests.processes import metronome, within
 

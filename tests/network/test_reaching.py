@@ -15,9 +15,9 @@ import time
 import numpy as np
 import pytest
 from by_hand import Ranks, enter, listening
-from hosts import Hosts
 
 import ringreduce
+from bench.network.hosts import Hosts
 
 why_not = Hosts.permitted()
 needs_hosts = pytest.mark.skipif(why_not is not None, reason=str(why_not))

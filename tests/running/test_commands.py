@@ -8,9 +8,9 @@ from pathlib import Path
 
 import page
 import pytest
-from hosts import Hosts
 from worlds import OWN, ROOT, environment, on_one_host, two_hosts
 
+from bench.network.hosts import Hosts
 from ringreduce.bench.mpi import environment as of_mpi
 from tests.conftest import slowly
 

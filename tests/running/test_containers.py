@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts import Hosts
 from worlds import OWN, environment, on_one_host, start, two_hosts
+
+from bench.network.hosts import Hosts
 
 why_not = Hosts.permitted()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(150)]

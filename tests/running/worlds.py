@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hosts import Host, Hosts
+from bench.network.hosts import Host, Hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).with_name("stand_ins")

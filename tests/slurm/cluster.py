@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hosts import Hosts
+from bench.network.hosts import Hosts
 
 SOCKET = Path("/run/munge/munge.socket.2")
 PATIENCE = 30.0  # seconds for daemons to start

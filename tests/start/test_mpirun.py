@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import Mpirun
-from hosts import Hosts
 
+from bench.network.clusters import Mpirun
+from bench.network.hosts import Hosts
 from tests.conftest import slowly
 
 why_not = Hosts.permitted()

@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from clusters import Sshd, environment
-from hosts import Hosts
 
+from bench.network.clusters import Sshd, environment
+from bench.network.hosts import Hosts
 from tests.processes import gone
 
 why_not = Sshd.missing()

@@ -22,7 +22,7 @@ struct Row {
 using F = Function;
 using L = Library;
 constexpr Row table[] = {
-    // measured by bench/interposer.py on 2 ranks, also used for more ranks; and on 4 ranks on two cores
+    // measured by bench/peers/interposer.py on 2 ranks, also used for more ranks; and on 4 ranks on two cores
     {L::openmpi, F::allreduce, all, all},
     // Small ones, on shared cores: 0.1 us slower by themselves, but 2.5 us faster beside served barriers.
     {L::openmpi, F::reduce, {512, no_end}, all},

@@ -1,0 +1,27 @@
+"""Times our collectives, called from Python, by the rules of protocol.py. Starts its own ranks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import ringreduce
+from ringreduce.bench.ours import ours
+from ringreduce.bench.protocol import measure_sizes, parser
+
+
+def rank_main(comm: ringreduce.Communicator, options: Namespace) -> None:
+    library = ours(comm, options.algorithm, options.memory == "shared")
+    library.name = "ringreduce-python"
+    measure_sizes(library, options)
+
+
+def main() -> None:
+    options = parser()
+    options.add_argument("--memory", choices=["ordinary", "shared"], default="ordinary")
+    options.add_argument("--algorithm", default="auto")
+    chosen = options.parse_args()
+    ringreduce.run(rank_main, chosen.ranks, chosen)
+
+
+if __name__ == "__main__":
+    main()
