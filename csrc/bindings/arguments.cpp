@@ -57,30 +57,6 @@ std::size_t total(const Extents& extents) {
   return extents.offset.back() + extents.count.back();
 }
 
-struct Needs {
-  bool input, output;          // on this rank
-  bool input_all, output_all;  // blocks of all ranks, not only its own
-};
-
-Needs needs(Collective collective, bool root) {
-  switch (collective) {
-    case Collective::reduce_scatter:
-      return {true, true, true, false};
-    case Collective::all_gather:
-      return {true, true, false, true};
-    case Collective::gather:
-      return {true, root, false, true};
-    case Collective::scatter:
-      return {root, true, true, false};
-    case Collective::reduce:
-      return {true, root, true, true};
-    case Collective::barrier:
-      return {false, false, false, false};
-    default:
-      return {true, true, true, true};
-  }
-}
-
 Op op_named(std::string_view name) {
   if (const auto op = find_named<Op>(name, op_count)) return *op;
   throw InvalidArgument("op must be one of sum, avg, prod, min, max, band, bor, bxor or premul_sum, not '" +
@@ -135,44 +111,49 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
   const bool two = !given_output_counts.is_none();
   const auto input_counts = counts(given_input_counts, two ? "send_counts" : "counts");
   const auto output_counts = counts(given_output_counts, "recv_counts");
-  const Needs need = needs(call.collective, comm.rank() == call.root);
+  const bool is_root = comm.rank() == call.root;
+  // A broadcast has one array, on all ranks.
+  const bool has_input = has_array(collective, true, is_root) || ends_alike(collective);
+  const bool has_output = has_array(collective, false, is_root);
   std::optional<ArrayView> in, out;
-  const bool one_array = need.output && output.is(input);
-  if (need.input) in = view(input, "x", one_array, held);
-  if (need.output) out = one_array && in ? in : view(output, one_array ? "x" : "out", true, held);
+  const bool one_array = has_output && output.is(input);
+  if (has_input) in = view(input, "x", one_array, held);
+  if (has_output) out = one_array && in ? in : view(output, one_array ? "x" : "out", true, held);
   if (!in && !out) return call;
   const ArrayView& any = in ? *in : *out;
   call.dtype = any.dtype;
   call.device = any.device;
   if (in) call.input = in->data;
   if (out) call.output = out->data;
-  const bool blocks = !slices_whole_buffer(call.collective);
+  const bool blocks = has_blocks(call.collective);
   const auto world = static_cast<std::size_t>(blocks ? comm.size() : 1);
   const auto own = static_cast<std::size_t>(comm.rank());
+  const bool input_all = held(collective, true) != Holds::own_block;
+  const bool output_all = held(collective, false) != Holds::own_block;
   std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
   if (input_counts) {
     input_extents = extents_of(*input_counts, two ? "send_counts" : "counts", comm.size());
     output_extents = two ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
-    if (call.collective == Collective::all_to_all && input_extents.count[own] != output_extents.count[own]) {
+    if (held(collective, true) == Holds::exchanged && input_extents.count[own] != output_extents.count[own]) {
       throw InvalidArgument("send_counts and recv_counts disagree on this rank's own block: " +
                             elements(input_extents.count[own]) + " and " +
                             elements(output_extents.count[own]));
     }
-    input_count = need.input_all ? total(input_extents) : input_extents.count[comm.rank()];
-    output_count = need.output_all ? total(output_extents) : output_extents.count[comm.rank()];
+    input_count = input_all ? total(input_extents) : input_extents.count[comm.rank()];
+    output_count = output_all ? total(output_extents) : output_extents.count[comm.rank()];
     own_in = input_extents.offset[comm.rank()];
     own_out = output_extents.offset[comm.rank()];
   } else {
-    const bool all = in ? need.input_all : need.output_all;
+    const bool all = in ? input_all : output_all;
     if (all && any.count % world != 0) {
       throw InvalidArgument(std::string(in ? "x" : "out") + " has " + elements(any.count) +
                             ", which is not divisible among " + std::to_string(world) + " ranks");
     }
     call.count = all ? any.count / world : any.count;
-    input_count = need.input_all ? call.count * world : call.count;
-    output_count = need.output_all ? call.count * world : call.count;
+    input_count = input_all ? call.count * world : call.count;
+    output_count = output_all ? call.count * world : call.count;
     own_in = own_out = blocks ? call.count * static_cast<std::size_t>(comm.rank()) : 0;
   }
   const char* const sent = !input_counts ? nullptr : two ? "send_counts" : "counts";
@@ -188,8 +169,7 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
     if (in->data == out->data && in->count > 0 && input_extents.count != output_extents.count) {
       throw InvalidArgument("out may be x only if send_counts and recv_counts are equal");
     }
-    check_overlap(*in, *out, need.input_all && !need.output_all ? own_in : 0,
-                  need.output_all && !need.input_all ? own_out : 0);
+    check_overlap(*in, *out, input_all && !output_all ? own_in : 0, output_all && !input_all ? own_out : 0);
   }
   return call;
 }

@@ -23,6 +23,18 @@ Schedule build(const std::string& collective, const std::string& algorithm, int 
   return make_schedule(collective_named(collective), algorithm, {world, rank, root, groups, order, trees});
 }
 
+std::vector<std::tuple<std::string_view, bool, std::string_view, std::string_view, int, bool>>
+list_collectives() {
+  constexpr std::string_view held[] = {"nothing", "whole", "on_root", "own_block", "exchanged"};
+  decltype(list_collectives()) rows;
+  for (const CollectiveFacts& facts : collective_facts) {
+    rows.emplace_back(facts.name, facts.reduces, held[static_cast<int>(facts.before)],
+                      held[static_cast<int>(facts.after)], facts.bus == BusBytes::twice_others ? 2 : 1,
+                      facts.bus != BusBytes::once);
+  }
+  return rows;
+}
+
 std::vector<std::tuple<std::string, std::string_view, std::string_view, std::string_view, std::string_view,
                        std::string_view, bool>>
 list_catalogue() {
@@ -89,6 +101,8 @@ void define_for_all(nb::module_& m, const char* name, Answer answer, const char*
 
 void bind_schedule(nb::module_& m) {
   nb::module_ s = m.def_submodule("schedules", "Schedules: building, checking and counting them.");
+  s.def("collectives", list_collectives,
+        "Returns (name, reduces, before, after, bus_times, bus_of_others) for every collective.");
   s.def("catalogue", list_catalogue,
         "Returns (collective, name, rounds, bytes, restrictions, source, keeps_rank_order) for every "
         "algorithm.");

@@ -76,7 +76,7 @@ Round round_from(nb::handle round) {
 }  // namespace
 
 Collective collective_named(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(Collective::barrier); ++i) {
+  for (int i = 0; i < collective_count; ++i) {
     if (name == name_of(static_cast<Collective>(i))) return static_cast<Collective>(i);
   }
   throw std::invalid_argument("no collective is called '" + name + "'");

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "transport/interface/cut.h"
 #include "transport/interface/of_process.h"
 #include "transport/memory/shared_heap.h"
 
@@ -21,7 +22,7 @@ std::int64_t nanoseconds(Clock::time_point time) {
 
 template <std::size_t room>
 void write(char (&to)[room], const std::string& text) {
-  const std::size_t length = std::min(text.size(), room - 1);
+  const std::size_t length = length_within(text, room - 1);
   std::memcpy(to, text.data(), length);
   to[length] = 0;
 }

@@ -117,12 +117,10 @@ Transfer transfer_for(const Message& message) {
 
 // Whether the buffer is used: a collective with a root may omit it on other ranks.
 bool has_input(const Member& member, const Asked& asked) {
-  const bool spreads = asked.collective == Collective::broadcast || asked.collective == Collective::scatter;
-  return !spreads || member.rank == asked.root;
+  return has_array(asked.collective, true, member.rank == asked.root);
 }
 bool has_output(const Member& member, const Asked& asked) {
-  const bool gathers = asked.collective == Collective::reduce || asked.collective == Collective::gather;
-  return !gathers || member.rank == asked.root;
+  return has_array(asked.collective, false, member.rank == asked.root);
 }
 
 // Those of a stream make progress together.

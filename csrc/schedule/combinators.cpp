@@ -10,22 +10,14 @@ namespace ringreduce {
 namespace {
 
 Collective opposite(Collective collective) {
-  switch (collective) {
-    case Collective::reduce_scatter:
-      return Collective::all_gather;
-    case Collective::all_gather:
-      return Collective::reduce_scatter;
-    case Collective::reduce:
-      return Collective::broadcast;
-    case Collective::broadcast:
-      return Collective::reduce;
-    case Collective::gather:
-      return Collective::scatter;
-    case Collective::scatter:
-      return Collective::gather;
-    default:
-      throw std::invalid_argument(std::string(name_of(collective)) + " has no mirror image");
+  const CollectiveFacts& own = facts_of(collective);
+  for (int i = 0; i < collective_count; ++i) {
+    const CollectiveFacts& other = collective_facts[static_cast<std::size_t>(i)];
+    if (own.before != own.after && other.before == own.after && other.after == own.before) {
+      return static_cast<Collective>(i);
+    }
   }
+  throw std::invalid_argument(std::string(name_of(collective)) + " has no mirror image");
 }
 
 // Adds a receiver for these chunks, to the Send that carries them already if there is one, so that they are
@@ -46,8 +38,7 @@ Schedule mirror(const Schedule& half) {
   Schedule image = half;
   image.collective = opposite(half.collective);
   image.rounds.clear();
-  const bool reduce =
-      image.collective == Collective::reduce_scatter || image.collective == Collective::reduce;
+  const bool reduce = reduces(image.collective);
   for (auto round = half.rounds.rbegin(); round != half.rounds.rend(); ++round) {
     Round& back = image.rounds.emplace_back();
     for (const Send& send : round->sends) {

@@ -8,12 +8,6 @@
 namespace ringreduce {
 namespace {
 
-bool has_one_chunk_per_rank(Collective collective) {
-  using enum Collective;
-  return collective == reduce_scatter || collective == all_gather || collective == gather ||
-         collective == scatter || collective == all_to_all;
-}
-
 void check_head(const Schedule& s, const Schedule& first, int rank, int world) {
   if (s.world != world) refuse("rank ", rank, " has a schedule for a world of ", s.world, ", not ", world);
   if (s.rank != rank) refuse("the schedule at position ", rank, " belongs to rank ", s.rank);
@@ -32,7 +26,7 @@ void check_head(const Schedule& s, const Schedule& first, int rank, int world) {
   if (barrier ? s.chunks + s.scratch != 0 : s.chunks < 1) {
     refuse(name_of(s.collective), " cannot have ", s.chunks, " + ", s.scratch, " chunks");
   }
-  if (has_one_chunk_per_rank(s.collective) && s.chunks != world) {
+  if (has_blocks(s.collective) && s.chunks != world) {
     refuse(name_of(s.collective), " needs a chunk per rank, ", world, ", not ", s.chunks);
   }
 }

@@ -20,24 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "schedule/collective.h"
+
 namespace ringreduce {
-
-enum class Collective : std::uint8_t {
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  all_to_all,
-  barrier,
-};
-inline constexpr int collective_count = 9;
-
-const char* name_of(Collective collective);
-// Whether the collective combines values: all_reduce, reduce_scatter, reduce.
-bool reduces(Collective collective);
 
 // The run of chunks [first, first + count).
 struct Span {

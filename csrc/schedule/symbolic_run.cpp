@@ -202,8 +202,8 @@ void SymbolicRun::refuse_deadlock() const {
 
 void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
   const Schedule& s = *rank.plan;
-  const bool from_root = collective_ == Collective::broadcast || collective_ == Collective::scatter;
-  const bool swapped = collective_ == Collective::all_to_all;
+  const bool from_root = held(collective_, true) == Holds::on_root;
+  const bool swapped = held(collective_, true) == Holds::exchanged;
   const int source = from_root ? s.root : chunk;
   if (rank.chunks[chunk] == expressions_.leaf(swapped ? s.rank : chunk, source)) return;
   refuse("rank ", s.rank, " must end with chunk ", swapped ? s.rank : chunk, " of rank ", source,
@@ -225,8 +225,8 @@ void SymbolicRun::check_results() {
       }
       const std::string wrong = expressions_.why_incomplete(rank.chunks[chunk], chunk);
       if (!wrong.empty()) refuse("rank ", s.rank, ", chunk ", chunk, ": at the end it ", wrong);
-      // Only an all_reduce has one sum on several ranks, where equal expressions mean equal bits.
-      if (collective_ == Collective::all_reduce && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
+      // Equal expressions mean equal bits.
+      if (ends_alike(collective_) && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
         refuse("rank ", s.rank, ", chunk ", chunk,
                ": adds or rounds in another order than rank 0, so their bits may differ");
       }

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from ringreduce import _engine
-from ringreduce.communicator.annotations import Algorithm, Array, Op, Wire
+from ringreduce.annotations import Algorithm, Array, Op, Stream, Wire
 from ringreduce.communicator.arrays import arrays
-from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.communicator.handles import Handles
 from ringreduce.communicator.work import GpuWork, Work
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ringreduce import _engine
 from ringreduce._engine import values
-from ringreduce.communicator.annotations import A, Algorithm, Array, No, Op, Wire, Yes
+from ringreduce.annotations import A, Algorithm, Array, No, Op, Stream, Wire, Yes
 from ringreduce.communicator.arrays import arrays, blocks
-from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.communicator.base import Base
 from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ringreduce.communicator.annotations import (
+    from ringreduce.annotations import (
         Args,
         BlockArgs,
         BlockReductionArgs,

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from ringreduce import _engine, log
 from ringreduce._engine import values
+from ringreduce.annotations import Array, Wire
 from ringreduce.communicator import objects
 from ringreduce.communicator import statistics as counts
-from ringreduce.communicator.annotations import Array, Wire
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
 from ringreduce.communicator.choice import Choice, Model
 from ringreduce.communicator.collectives import Collectives

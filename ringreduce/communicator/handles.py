@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from ringreduce import _engine, schedules
 from ringreduce._engine import values
-from ringreduce.communicator.annotations import Algorithm
+from ringreduce.annotations import Algorithm
 from ringreduce.schedules.registry import hosts_of
 
 Key = tuple[str, Algorithm | schedules.Custom, int]

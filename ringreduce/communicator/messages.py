@@ -5,16 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from ringreduce.communicator.annotations import A, Array, No, Yes
+from ringreduce.annotations import A, Array, No, Stream, Yes
 from ringreduce.communicator.arrays import arrays, staging
-from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.communicator.base import Base
 from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ringreduce.communicator.annotations import MessageArgs
+    from ringreduce.annotations import MessageArgs
 
 __all__ = ["Messages"]
 

@@ -15,7 +15,7 @@ __all__ = ["GpuWork", "Work"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ringreduce.communicator.annotations import Array
+    from ringreduce.annotations import Array
     from ringreduce.communicator.base import Base
 
     Result = TypeVarWithDefault("Result", default=Any)

@@ -5,11 +5,14 @@ No data moves here. docs/algorithms.md explains the model; ``python -m ringreduc
 """
 
 from ringreduce.schedules.catalogue import Algorithm, algorithms, schedule, table
+from ringreduce.schedules.collectives import COLLECTIVES, Collective
 from ringreduce.schedules.model import Local, Recv, Round, Schedule, ScheduleError, Send
 from ringreduce.schedules.registry import Custom, check, custom, load, register
 
 __all__ = [
+    "COLLECTIVES",
     "Algorithm",
+    "Collective",
     "Custom",
     "Local",
     "Recv",

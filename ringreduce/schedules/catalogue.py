@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from ringreduce._engine import schedules as _engine
 from ringreduce._engine import values
+from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.schedules.model import Schedule, ScheduleError
 from ringreduce.schedules.registry import Custom, custom, hosts_of, registered
-
-SUMS = ("all_reduce", "reduce_scatter", "reduce")
-"""The collectives that combine values."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def table() -> str:
     ]
     for entry, twelve in zip(catalogue(None, 8), catalogue(None, 12), strict=True):
         counted = [f"{e.measured_rounds}; {e.measured_bytes:.4g} S" for e in (entry, twelve)]
-        order = "yes" if entry.keeps_rank_order else "no" if entry.collective in SUMS else ""
+        order = "yes" if entry.keeps_rank_order else "no" if COLLECTIVES[entry.collective].reduces else ""
         cells = [
             entry.collective,
             f"`{entry.name}`",

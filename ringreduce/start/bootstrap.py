@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ringreduce import _engine, diagnosis, environment, log
 from ringreduce._engine import values
+from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.communicator.annotations import Transport
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
 from ringreduce.start.growing.origin import Origin, fingerprint_of, place_of

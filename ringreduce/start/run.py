@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from ringreduce import diagnosis
 from ringreduce._engine import values
+from ringreduce.annotations import Transport
 from ringreduce.build.cuda_driver import has_initialized_driver
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.communicator.annotations import Transport
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, PeerLost, RankFailed
 from ringreduce.start.bootstrap import check, init

@@ -27,7 +27,7 @@ POOL = 100_003
 SIZES = [1, 17, 4097, 70_001]
 WORLDS = [2, 3, *slowly(8)]
 KINDS = {collective: [e.name for e in schedules.algorithms(collective) if e.keeps_rank_order]
-         for collective in schedules.catalogue.SUMS}  # fmt: skip
+         for collective in ("all_reduce", "reduce_scatter", "reduce")}  # fmt: skip
 FACTORS = [0.3, -1.7, 2.9, 0.01, 1.5, -0.6, 1.1, 0.45]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce import diagnosis
+from ringreduce import diagnosis, schedules
 from tests.conftest import on_processes, on_threads, over_tcp
 
 pytestmark = pytest.mark.timeout(60)
@@ -129,6 +129,20 @@ def test_waits_for_messages(on_ranks):
     assert list(found.waits) == [1] and found.waits[1].longest_in == 0
     assert found.waited > other.waited
     assert found.waited_in_collectives == 0
+
+
+def _with_a_long_name(comm):
+    def sums(world, rank):
+        return schedules.schedule("all_reduce", "ring", world, rank)
+
+    sums.__name__ = "é" * 15  # more bytes than statistics have room for
+    comm.all_reduce(np.ones(3), algorithm=sums)
+    return [one.algorithm for one in comm.statistics().calls]
+
+
+def test_a_name_that_is_cut_stays_text():
+    for (name,) in on_threads(2, _with_a_long_name):
+        assert name and set(name) == {"é"}
 
 
 def _reset(comm):

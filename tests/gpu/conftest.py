@@ -51,7 +51,7 @@ def gpu(request):
 
 @pytest.fixture(scope="session")
 def emulation():
-    """As ringreduce.cuda_library, without a card."""
+    """As ringreduce.build.cuda_library, without a card."""
     if not EMULATED_LIBRARY.exists():
         pytest.skip("not built: make emulated")
     return emulated_library()

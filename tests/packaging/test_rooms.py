@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "ringreduce"
 # What the modules of a room import, beside the room itself. A module belongs to the longest name that fits.
 GROUND = [
     "_engine",
+    "annotations",
     "descriptors",
     "doors",
     "environment",
@@ -26,6 +27,7 @@ TRAINED = ["start", "communicator", "training.foundation"]
 PUBLIC = [""]  # the package's own names, as programs use them
 ROOMS = {
     **{name: ["_engine", "descriptors", "environment"] for name in GROUND},
+    "annotations": ["schedules"],
     "": ["schedules", "communicator", "diagnosis", "start", "training"],
     "schedules": [],
     "build": [],
@@ -49,7 +51,7 @@ ROOMS = {
     ],
     "training.trainer": [*TRAINED, *PUBLIC, "training"],
     "studies.bench": [*STARTED, *PUBLIC],
-    "studies.simulate": ["schedules", "communicator", "studies.bench.results"],
+    "studies.simulate": ["schedules", "communicator"],
     "studies.synthesis": ["communicator", "studies.simulate"],
     "studies.measuring": [*STARTED, "studies.bench"],
     "studies.model": [*STARTED, *PUBLIC, "studies.bench", "studies.measuring", "studies.simulate"],

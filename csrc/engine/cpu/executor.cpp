@@ -23,7 +23,7 @@ bool writes_afresh(const Task& task) {
   if (task.plan->geometry.narrow != Encoding::none)
     return false;  // copies go to the slice's memory, which is used again
   const bool in_place = task.input == task.output;
-  return !in_place || !(reduces(collective) || collective == Collective::all_to_all);
+  return !in_place || !(reduces(collective) || held(collective, true) == Holds::exchanged);
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 
 namespace ringreduce {
 bool has_own_block_only(const Call& call, bool of_input) {
-  return of_input ? call.collective == Collective::all_gather || call.collective == Collective::gather
-                  : call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
+  return held(call.collective, of_input) == Holds::own_block;
 }
 
 namespace {
@@ -13,7 +12,7 @@ namespace {
 std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
   const bool own_block = has_own_block_only(call, of_input);
-  if (slices_whole_buffer(call.collective) || (own_block && !extents)) return call.count * element;
+  if (!has_blocks(call.collective) || (own_block && !extents)) return call.count * element;
   if (!extents) return call.count * static_cast<std::size_t>(world) * element;
   if (own_block) return extents->count[rank] * element;
   return (extents->offset.back() + extents->count.back()) * element;
@@ -28,13 +27,8 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 
 }  // namespace
 
-bool rooted(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::gather || collective == Collective::scatter;
-}
-
 bool is_uneven_all_to_all(const Call& call) {
-  return call.input_extents && call.collective == Collective::all_to_all;
+  return call.input_extents && held(call.collective, true) == Holds::exchanged;
 }
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {

@@ -46,8 +46,6 @@ struct Call {
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
 
-// Whether the collective has a root.
-bool rooted(Collective collective);
 // Only the two ends of each message know the lengths of such blocks.
 bool is_uneven_all_to_all(const Call& call);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "schedule/catalogue.h"
+#include "transport/interface/cut.h"
 
 namespace ringreduce {
 namespace {
@@ -44,7 +45,7 @@ bool is_one_of(Enum value, int count) {
 }  // namespace
 
 Shape shape_of(const Call& call, int world) {
-  const bool whole = slices_whole_buffer(call.collective);
+  const bool whole = !has_blocks(call.collective);
   if (!call.input_extents) return {call.count, whole ? call.count : call.count * world, call.count};
   Shape shape;
   for (const Extents* extents : {call.input_extents, call.output_extents}) {
@@ -67,7 +68,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   made.op = call.op;
   made.reproducible = reproducible;
   made.wire = call.wire;
-  std::memcpy(made.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof made.algorithm));
+  std::memcpy(made.algorithm, algorithm.data(), length_within(algorithm, sizeof made.algorithm));
   plan.record = Record();
   plan.tally = nullptr;
   std::memcpy(plan.record.content.data(), &made, sizeof made);

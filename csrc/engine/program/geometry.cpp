@@ -21,7 +21,7 @@ std::size_t round_up(std::size_t a, std::size_t to) {
 Geometry make_geometry(const Program& program, std::size_t element, std::size_t count, std::size_t target,
                        std::size_t capacity, Encoding wire) {
   Geometry g;
-  g.whole = slices_whole_buffer(program.schedule.collective);
+  g.whole = !has_blocks(program.schedule.collective);
   g.element = element;
   g.wire = wire;
   g.count = count;

@@ -268,11 +268,6 @@ class Lowering {
 
 }  // namespace
 
-bool slices_whole_buffer(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::broadcast ||
-         collective == Collective::reduce || collective == Collective::barrier;
-}
-
 int heaviest_round(const Schedule& schedule) {
   int most = 0;
   for (const Round& round : schedule.rounds) {

@@ -66,10 +66,6 @@ struct Program {
   bool combines_locally = false;
 };
 
-// Whether slices are cut from the whole buffer and each is divided into chunks (for collectives whose chunks
-// have no meaning to the user), or slices are cut from every chunk.
-bool slices_whole_buffer(Collective collective);
-
 // The most chunks that this rank sends in one round.
 int heaviest_round(const Schedule& schedule);
 

@@ -1,17 +1,9 @@
 #include "engine/program/quantizing.h"
 
 namespace ringreduce {
-namespace {
-
-bool several_ranks_end_with_a_value(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::all_gather ||
-         collective == Collective::broadcast;
-}
-
-}  // namespace
 
 Quantizing::Quantizing(const Schedule& schedule, const PassedOn* passed_on)
-    : quantizes_(several_ranks_end_with_a_value(schedule.collective)) {
+    : quantizes_(ends_alike(schedule.collective)) {
   if (!quantizes_) return;
   const std::vector<bool> none(schedule.chunks + schedule.scratch, false);
   const std::size_t rounds = schedule.rounds.size();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "transport/interface/cut.h"
 #include "transport/interface/environment.h"
 
 namespace ringreduce::log {
@@ -38,7 +39,7 @@ void say(Level level, const std::string& who, const std::string& text) {
   if (pipe == no_pipe)
     return write_to_stderr("ringreduce[" + who + "] " + names[number / 10 - 1] + ": " + text + "\n");
   std::string line = std::to_string(number) + who + "\n" + text;
-  line.resize(std::min(line.size(), longest_record) + 1);
+  line.resize(length_within(line, longest_record) + 1);
   [[maybe_unused]] const auto written = write(pipe, line.data(), line.size());
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ringreduce import _engine
 from ringreduce._engine import values
-from ringreduce.communicator.annotations import Array
+from ringreduce.annotations import Array
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringreduce._engine import values
-from ringreduce.communicator.annotations import Array
+from ringreduce.annotations import Array
 from ringreduce.communicator.arrays import arrays
 
 MOST = 1 << 47  # rows: more than any machine can hold, but few enough for 64-bit sizes

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from ringreduce import _engine
-from ringreduce.communicator.annotations import Array
+from ringreduce.annotations import Array, Stream
 from ringreduce.communicator.arrays import arrays
-from ringreduce.communicator.arrays.streams import Stream
 
 __all__ = ["give", "taken", "twin"]
 

@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 from ringreduce._engine import values
-
-Stream = Any  # a handle, torch's or CuPy's stream, or anything that has __cuda_stream__
+from ringreduce.annotations import Stream
 
 
 def handle_of(stream: Stream) -> int:

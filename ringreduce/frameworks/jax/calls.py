@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ringreduce.annotations import Op
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Op
 from ringreduce.communicator.foreign import Call, check_dtype, check_op, rank_of, tag_of
 from ringreduce.communicator.world import chosen
 from ringreduce.frameworks.jax.primitive import bind

@@ -10,8 +10,8 @@ from ray.util.collective.collective import is_backend_available
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import ReduceOp
 
+from ringreduce.annotations import Array, Op
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.communicator.annotations import Array, Op
 from ringreduce.frameworks.ray.meeting import Meeting
 from ringreduce.start.bootstrap import init
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from ringreduce.annotations import Op
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Op
 from ringreduce.communicator.foreign import Call, check_dtype, check_op, rank_of, tag_of
 from ringreduce.communicator.world import chosen
 from ringreduce.frameworks.tensorflow.operations import run

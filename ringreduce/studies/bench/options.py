@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ringreduce import schedules
-from ringreduce.communicator.annotations import Transport
+from ringreduce.annotations import Transport
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.studies.bench.peers import HOMES, VENDORS

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ringreduce import schedules
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.arrays.arrays import empty
 from ringreduce.studies.bench.problem import BLOCKWISE, MESSAGES, Array, Problem, messages, partner, receives
 from ringreduce.studies.bench.protocol import Library
 
-COLLECTIVES = (
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
-)  # fmt: skip
+COLLECTIVES = tuple(name for name in schedules.COLLECTIVES if name != "barrier")
 NO_CHOICE = ("barrier", *MESSAGES)
 """Operations without a choice: they take neither an algorithm nor a wire format."""
 TIMED = (*COLLECTIVES, *NO_CHOICE)
@@ -26,7 +25,7 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
     collective, root = problem.collective, comm.rank == problem.root
     block = buffer.size // comm.size
     own = buffer[comm.rank * block : (comm.rank + 1) * block]
-    count = block if collective in ("reduce_scatter", "scatter") else buffer.size
+    count = block if schedules.COLLECTIVES[collective].after == "own_block" else buffer.size
     # In place has NCCL's meaning: a single block is this rank's own block in the whole buffer.
     target = (
         (own if count == block and collective in BLOCKWISE else buffer) if problem.in_place else new(count)

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.studies.bench.facts import UNKNOWN, machine_facts, mode_of
 from ringreduce.studies.bench.problem import MESSAGES, numpy_dtype
 
@@ -74,17 +75,15 @@ class Results:
         return any("problem" not in row for row in self.rows if row["kind"] != "floor")
 
 
-def bus_formula(collective: str) -> str:
+def bus_formula(operation: str) -> str:
     """Returns the formula of the bus bandwidth, in terms of the algorithm bandwidth and n, the number of ranks."""
-    if collective == "all_reduce":
-        return "algbw * 2 (n - 1) / n"
-    return "algbw" if collective in ("broadcast", "reduce", *MESSAGES) else "algbw * (n - 1) / n"
+    factor = "1" if operation in MESSAGES else COLLECTIVES[operation].bus_formula
+    return "algbw" if factor == "1" else f"algbw * {factor}"
 
 
-def bus_factor(collective: str, ranks: int) -> float:
+def bus_factor(operation: str, ranks: int) -> float:
     """Returns the bus bandwidth divided by the algorithm bandwidth, as nccl-tests define them for the whole buffer."""
-    share = (ranks - 1) / ranks
-    return {"algbw * 2 (n - 1) / n": 2 * share, "algbw": 1.0}.get(bus_formula(collective), share)
+    return 1.0 if operation in MESSAGES else COLLECTIVES[operation].bus_factor(ranks)
 
 
 def table_mode(rows: Iterable[Row]) -> str:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from ringreduce import _engine, schedules
 from ringreduce._engine import simulation, values
+from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.schedules.registry import hosts_of
-from ringreduce.studies.bench.results import bus_factor
 from ringreduce.studies.simulate.network import Network
 from ringreduce.studies.simulate.synthesis import synthesise
 
@@ -89,7 +89,7 @@ class Outcome:
     @property
     def busbw(self) -> float:
         """Bus bandwidth in bytes per second, as nccl-tests define it. 0 if nothing takes time."""
-        moved = bus_factor(self.collective, self.world) * self.nbytes
+        moved = COLLECTIVES[self.collective].bus_factor(self.world) * self.nbytes
         return moved / self.seconds if self.seconds else 0.0
 
     @property

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from ringreduce import schedules
-from ringreduce.communicator.annotations import Transport
+from ringreduce.annotations import Transport
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.options import TRANSPORTS, read_files
 from ringreduce.studies.bench.ours import COLLECTIVES, ROUNDING

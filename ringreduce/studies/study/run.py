@@ -18,7 +18,7 @@ import pandas as pd
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.communicator.annotations import Transport
+from ringreduce.annotations import Transport
 from ringreduce.studies.bench.facts import machine_facts, mode_of
 from ringreduce.studies.study.launch import Found, drawn, measure_all
 from ringreduce.studies.study.plan import Cell, Entry, Plan, different, restored

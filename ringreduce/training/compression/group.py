@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.nn.functional import pad
 
 from ringreduce import _engine
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.communicator.world import world
 
 __all__ = ["Group", "Tensor", "all_reduce_bytes", "padded_rows"]

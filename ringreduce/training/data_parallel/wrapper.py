@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ringreduce._engine import values
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.communicator.world import chosen
 from ringreduce.errors import Error
 from ringreduce.training.data_parallel.hooks import CommHook, GradBucket

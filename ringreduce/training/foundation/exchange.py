@@ -11,8 +11,8 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.communicator.work import Work
 from ringreduce.training.foundation.bucket import Bucket, Slot
 from ringreduce.training.foundation.rows import Rows, averaged_rows, rows_of

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ringreduce import _engine
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.communicator.work import Work
 from ringreduce.errors import Error
 from ringreduce.training.compression.group import all_reduce_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.training.low_communication.base import Tensor
 from ringreduce.training.low_communication.fragment import Fragment
 from ringreduce.training.low_communication.rounds import Rounds

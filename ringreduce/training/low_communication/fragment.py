@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.training.low_communication.average import Average
 from ringreduce.training.low_communication.base import Tensor
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.annotations import Wire
 from ringreduce.training.foundation.timings import StepTimings
 from ringreduce.training.low_communication.base import Outer, Tensor
 from ringreduce.training.low_communication.fragment import Fragment

@@ -6,14 +6,9 @@
 
 namespace ringreduce {
 
-bool has_array(const Call& call, bool of_input, int rank) {
-  if (!rooted(call.collective) || rank == call.root) return true;
-  return of_input == (call.collective == Collective::reduce || call.collective == Collective::gather);
-}
-
 std::vector<Block> blocks_of(const Call& call, bool of_input, int world, int rank) {
   const Extents* const extents = of_input ? call.input_extents : call.output_extents;
-  if (slices_whole_buffer(call.collective)) return {{0, call.count}};
+  if (!has_blocks(call.collective)) return {{0, call.count}};
   if (has_own_block_only(call, of_input)) return {{0, extents ? extents->count[rank] : call.count}};
   std::vector<Block> blocks;
   for (int block = 0; block < world; ++block) {

@@ -13,9 +13,6 @@ namespace ringreduce {
 struct Block {
   std::size_t begin, count;
 };
-
-// Whether this rank has such an array; otherwise it need not be read, or written.
-bool has_array(const Call& call, bool of_input, int rank);
 // All blocks of the array, even if this rank does not have it.
 std::vector<Block> blocks_of(const Call& call, bool of_input, int world, int rank);
 

@@ -111,8 +111,8 @@ std::shared_ptr<Staging::Slice> Staging::prepare(const Call& call, const Cut& cu
   here.output_extents = call.output_extents == call.input_extents
                             ? here.input_extents
                             : side_by_side(call.output_extents, slice->output_extents);
-  if (!has_array(call, true, rank)) slice->from.clear();
-  if (!has_array(call, false, rank)) slice->to.clear();
+  if (!has_array(call.collective, true, rank == call.root)) slice->from.clear();
+  if (!has_array(call.collective, false, rank == call.root)) slice->to.clear();
   return slice;
 }
 

@@ -22,11 +22,6 @@ constexpr std::size_t shortest_slice = 4 * KiB;
 // block.
 constexpr std::size_t longest_slice_kept = 16 * KiB;
 
-bool keeps_chunks(Collective collective) {
-  return collective != Collective::all_reduce && collective != Collective::all_gather &&
-         collective != Collective::broadcast;
-}
-
 bool is_direct(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
          collective == Collective::all_gather;
@@ -117,11 +112,11 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
 // Enough slices for all blocks, unless that makes them too short. The same on all ranks.
 std::size_t KernelRunner::slice_bytes(const Call& call) const {
   const std::size_t longest =
-      keeps_chunks(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
+      !ends_alike(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
   if (call.input_extents) return longest;
   const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().arenas(), 1));
   const std::size_t each = call.count * size_of(call.dtype) / blocks;
-  const std::size_t chunks = slices_whole_buffer(call.collective) ? static_cast<std::size_t>(world_) : 1;
+  const std::size_t chunks = !has_blocks(call.collective) ? static_cast<std::size_t>(world_) : 1;
   return std::clamp(each / chunks, shortest_slice, longest);
 }
 

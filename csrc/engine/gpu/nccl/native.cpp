@@ -32,7 +32,7 @@ std::optional<nccl::ReduceOp> op_of(Op op) {
 }
 
 bool has(Collective collective) {
-  return reduces(collective) || collective == Collective::all_gather || collective == Collective::broadcast;
+  return reduces(collective) || ends_alike(collective);
 }
 
 bool is_float8(DType dtype) {

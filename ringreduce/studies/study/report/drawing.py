@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from ringreduce.schedules import Schedule, check
+from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.studies.study.report import svg
 from ringreduce.studies.study.report.moves import Move, Value, is_result, moves, states
 
@@ -34,7 +35,7 @@ class _Drawing:
         self.schedules, self.hosts = schedules, hosts
         self.collective = schedules[0].collective
         self.barrier = self.collective == "barrier"
-        self.sums = self.barrier or self.collective in ("all_reduce", "reduce_scatter", "reduce")
+        self.sums = self.barrier or COLLECTIVES[self.collective].reduces
         self.held = states(schedules)
         self.rounds = max(len(plan.rounds) for plan in schedules)
         self.boxes = max(len(rank[0]) for rank in self.held)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringreduce.schedules import Schedule
+from ringreduce.schedules.collectives import COLLECTIVES
 
 __all__ = ["Move", "Value", "is_result", "moves", "states"]
 
@@ -78,9 +79,10 @@ def is_result(plan: Schedule, chunk: int) -> bool:
     """Returns whether this chunk holds a part of the rank's result at the end."""
     if chunk >= plan.chunks:
         return False
-    if plan.collective in ("reduce", "gather"):
+    after = COLLECTIVES[plan.collective].after
+    if after == "on_root":
         return plan.rank == plan.root
-    return chunk == plan.rank or plan.collective not in ("reduce_scatter", "scatter")
+    return chunk == plan.rank or after != "own_block"
 
 
 def states(schedules: Sequence[Schedule]) -> list[list[list[Value]]]:

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from plotly.offline import get_plotlyjs
 
+from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.studies.study.report.drawings import drawings, own_names
 from ringreduce.studies.study.report.figures import FACET, Figures, figures
 from ringreduce.studies.study.report.files import save
@@ -20,11 +21,6 @@ from ringreduce.studies.study.results import Study
 from ringreduce.studies.study.statistics import CONFIDENCE
 
 __all__ = ["write", "write_map"]
-
-BUS_FACTORS = {
-    "all_reduce": "2(n-1)/n", "all_gather": "(n-1)/n", "reduce_scatter": "(n-1)/n",
-    "all_to_all": "(n-1)/n",
-}  # fmt: skip
 
 
 def _maps(found: Figures, standalone: bool = False) -> Iterator[dict[str, Any]]:
@@ -66,7 +62,7 @@ def write(study: Study, path: Path | str) -> None:
         predictions=predictions(found),
         near_enough=f"{100 * NEAR_ENOUGH:g}",
         confidence=f"{100 * CONFIDENCE:g}",
-        bus_factors={name: BUS_FACTORS.get(name, "1") for name in found.choices["collective"]},
+        bus_factors={name: COLLECTIVES[name].bus_formula for name in found.choices["collective"]},
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         style=_part("page.css"),
         script=_part("page.js"),

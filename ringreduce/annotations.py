@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
-from ringreduce.communicator.arrays.streams import Stream
 from ringreduce.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 else:
     Buffer = Any  # Python has none before 3.12
 
-__all__ = ["Algorithm", "Array", "Op", "Transport", "Wire", "WritableArray"]
+__all__ = ["Algorithm", "Array", "Op", "Stream", "Transport", "Wire", "WritableArray"]
 
 
 class SupportsDLPack(Protocol):
@@ -40,6 +39,9 @@ Array: TypeAlias = SupportsDLPack | SupportsCudaArray | Buffer
 """An argument of a collective: a NumPy, torch or CuPy array, or any object with DLPack or the buffer protocol."""
 
 A = TypeVar("A", bound=WritableArray)
+
+Stream: TypeAlias = Any
+"""A handle of a CUDA stream, a stream of torch or CuPy, or any object with ``__cuda_stream__``."""
 
 Algorithm: TypeAlias = str | Callable[..., Schedule]
 """The name of an algorithm, or a function (world, rank) -> Schedule."""
