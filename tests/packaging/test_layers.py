@@ -40,13 +40,13 @@ ROOMS = {
     "engine/gpu": GPU,
     "engine/gpu/hosts": ["engine/communicator.h", "engine/gpu", *GPU],  # its parts are groups
     "engine": ENGINE,
-    "front": ENGINE,
-    "bindings": ["front", *ENGINE],
-    "nccl": ENGINE,
-    "torch": ["front", "engine/planning"],
-    "jax": ["front"],
-    "tensorflow": ["front"],
-    "mpi": ["front", "engine/planning", "transport", "reduce"],
+    "fronts/shared": ENGINE,
+    "fronts/python": ["fronts/shared", *ENGINE],
+    "fronts/nccl": ENGINE,
+    "fronts/torch": ["fronts/shared", "engine/planning"],
+    "fronts/jax": ["fronts/shared"],
+    "fronts/tensorflow": ["fronts/shared"],
+    "fronts/mpi": ["fronts/shared", "engine/planning", "transport", "reduce"],
 }
 
 
@@ -86,8 +86,8 @@ def test_nothing_includes_what_lies_above_it():
         ("transport/memory/shm.cpp", "transport/tcp/tcp.h"),
         ("transport/device/library.h", "engine/gpu/kernels/boxes.h"),
         ("engine/program/program.cpp", "engine/planning/plan.h"),
-        ("engine/work.h", "front/group.h"),
-        ("torch/backend.cpp", "engine/communicator.h"),
+        ("engine/work.h", "fronts/shared/group.h"),
+        ("fronts/torch/backend.cpp", "engine/communicator.h"),
     ],
 )
 def test_what_points_upward_is_found(name, included):

@@ -94,7 +94,7 @@ using RedOpCreatePreMulSum = Result(ReduceOp* op, void* scalar, DataType type, R
                                     Comm comm);
 using RedOpDestroy = Result(ReduceOp op, Comm comm);
 
-// Used by csrc/nccl only, which stands in for NCCL's library.
+// Used by csrc/fronts/nccl only, which stands in for NCCL's library.
 using CommInitRank = Result(Comm* comm, int ranks, UniqueId id, int rank);
 using CommInitRankScalable = Result(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config);
 using CommInitAll = Result(Comm* comms, int devices, const int* device);

@@ -15,7 +15,7 @@ constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
 
 std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
 
-// Exported by csrc/nccl, which programs load in place of libnccl.
+// Exported by csrc/fronts/nccl, which programs load in place of libnccl.
 constexpr const char* mark_of_stand_in = "ringreduce_nccl";
 
 // Null: `problem` has the reason. Beside the stand-in, NCCL must find its own functions first.
