@@ -9,8 +9,8 @@
 
 #include "engine/account.h"
 #include "engine/cpu/executor.h"
+#include "engine/device/options.h"
 #include "engine/diagnosis.h"
-#include "engine/gpu/options.h"
 #include "engine/messages/point_to_point.h"
 #include "engine/notice.h"
 #include "engine/planning/planner.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "engine/gpu/watch.h"
+#include "gpu/calls/watch.h"
 
 namespace ringreduce {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "engine/calls.h"
-#include "engine/gpu/collectives.h"
 #include "engine/planning/links.h"
 #include "engine/progress.h"
 #include "engine/statistics.h"
+#include "gpu/calls/collectives.h"
 
 namespace ringreduce {
 

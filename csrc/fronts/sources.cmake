@@ -4,6 +4,6 @@ install(CODE "set(csrc \"${CMAKE_SOURCE_DIR}/csrc/\")")
 install(CODE [==[
   if(NOT EXISTS "${CMAKE_INSTALL_PREFIX}/csrc/fronts/shared/group.h")
     file(INSTALL "${csrc}" DESTINATION "${CMAKE_INSTALL_PREFIX}/ringreduce/csrc"
-      FILES_MATCHING REGEX "/(torch|jax|tensorflow)/[^/]*\\.cpp$" REGEX "/mpi/.*\\.cpp$" REGEX "\\.h$" REGEX "/(python|kernels|cuda)$" EXCLUDE)
+      FILES_MATCHING REGEX "/(torch|jax|tensorflow)/[^/]*\\.cpp$" REGEX "/mpi/.*\\.cpp$" REGEX "\\.h$" REGEX "/(python|kernels|cuda|gpu)$" EXCLUDE)
   endif()
 ]==])

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fronts/nccl/real.h"
-#include "transport/device/library.h"
+#include "gpu/device/library.h"
 
 namespace ringreduce::nccl_api {
 namespace {

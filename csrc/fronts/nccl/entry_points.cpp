@@ -3,7 +3,7 @@
 
 #include "fronts/nccl/calls.h"
 #include "fronts/nccl/exported.h"
-#include "transport/device/library.h"
+#include "gpu/device/library.h"
 
 namespace ringreduce::nccl_api {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "transport/nccl/entry_points.h"
+#include "gpu/libnccl/entry_points.h"
 
 namespace ringreduce::nccl_api {
 

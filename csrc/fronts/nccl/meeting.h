@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "gpu/libnccl/entry_points.h"
 #include "transport/interface/descriptor.h"
 #include "transport/interface/transport.h"
-#include "transport/nccl/entry_points.h"
 #include "transport/tcp/stream.h"
 
 namespace ringreduce::nccl_api {

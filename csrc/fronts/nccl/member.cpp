@@ -6,10 +6,10 @@
 #include <functional>
 #include <string_view>
 
-#include "engine/gpu/kernels/cuda/flat_program.h"
 #include "fronts/nccl/real.h"
+#include "gpu/device/library.h"
+#include "gpu/kernels/cuda/flat_program.h"
 #include "transport/compose/choose.h"
-#include "transport/device/library.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
 #include "transport/tcp/addresses.h"

@@ -12,7 +12,7 @@
 #include "engine/communicator.h"
 #include "fronts/nccl/errors.h"
 #include "fronts/nccl/meeting.h"
-#include "transport/nccl/library.h"
+#include "gpu/libnccl/library.h"
 
 namespace ringreduce::nccl_api {
 

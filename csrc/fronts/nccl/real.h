@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fronts/nccl/errors.h"
-#include "transport/nccl/library.h"
+#include "gpu/libnccl/library.h"
 
 namespace ringreduce::nccl_api {
 

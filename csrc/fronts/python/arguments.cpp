@@ -3,9 +3,9 @@
 #include <numeric>
 #include <string>
 
-#include "engine/gpu/kernels/cuda/errand.h"
 #include "fronts/python/schedule_caster.h"
 #include "fronts/python/values.h"
+#include "gpu/kernels/cuda/errand.h"
 #include "schedule/catalogue.h"
 
 namespace nb = nanobind;

@@ -12,7 +12,7 @@
 #include "fronts/python/foreign_arrays.h"
 #include "fronts/python/held.h"
 #include "fronts/shared/thread_end.h"
-#include "transport/device/library.h"
+#include "gpu/device/library.h"
 
 namespace nb = nanobind;
 

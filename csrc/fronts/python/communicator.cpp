@@ -9,7 +9,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine/gpu/work.h"
 #include "fronts/python/arguments.h"
 #include "fronts/python/arrays.h"
 #include "fronts/python/bindings.h"
@@ -17,9 +16,10 @@
 #include "fronts/python/held.h"
 #include "fronts/python/schedule_caster.h"
 #include "fronts/python/values.h"
+#include "gpu/calls/work.h"
+#include "gpu/device/library.h"
+#include "gpu/libnccl/library.h"
 #include "schedule/check.h"
-#include "transport/device/library.h"
-#include "transport/nccl/library.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

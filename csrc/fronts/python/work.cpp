@@ -4,12 +4,12 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
-#include "engine/gpu/work.h"
 #include "engine/waiting.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/errors.h"
 #include "fronts/python/held.h"
 #include "fronts/python/values.h"
+#include "gpu/calls/work.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/gpu/options.h"
+#include "engine/device/options.h"
 #include "engine/planning/call.h"
 
 namespace ringreduce {
