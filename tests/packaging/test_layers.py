@@ -24,9 +24,16 @@ ROOMS = {
     "transport/compose": [*INTERFACE, "transport/memory", "transport/remote", "transport/tcp"],
     "engine/program": PROGRAM,
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],
-    "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
+    "engine/cpu": [*PROGRAM, "engine/endings/contract.h", "engine/planning/plan.h"],
     "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
-    "engine": [*ENGINE, "gpu/calls"],
+    "engine/endings": ["engine/planning/description.h", *INTERFACE],
+    "engine/accounting": ["engine/planning", "schedule", *INTERFACE, "transport/memory"],
+    "engine/device": [],
+    "engine/calls": [
+        *("engine/accounting", "engine/cpu", "engine/device", "engine/endings", "engine/messages"),
+        *("engine/planning", *INTERFACE),
+    ],
+    "engine/communicator": [*ENGINE, "gpu/calls"],
     "gpu/reduce": REDUCE,
     "gpu/device": [*INTERFACE, "gpu/reduce"],
     "gpu/libnccl": INTERFACE,
@@ -77,12 +84,12 @@ def test_nothing_includes_what_lies_above_it():
 @pytest.mark.parametrize(
     ("name", "included"),
     [
-        ("schedule/ring.cpp", "engine/communicator.h"),
+        ("schedule/ring.cpp", "engine/communicator/communicator.h"),
         ("transport/memory/shm.cpp", "transport/tcp/tcp.h"),
         ("gpu/device/library.h", "gpu/kernels/boxes.h"),
         ("engine/program/program.cpp", "engine/planning/plan.h"),
-        ("engine/work.h", "fronts/shared/group.h"),
-        ("fronts/torch/backend.cpp", "engine/communicator.h"),
+        ("engine/calls/work.h", "fronts/shared/group.h"),
+        ("fronts/torch/backend.cpp", "engine/communicator/communicator.h"),
     ],
 )
 def test_what_points_upward_is_found(name, included):

@@ -9,7 +9,7 @@
 #include <shared_mutex>
 #include <string>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "fronts/nccl/errors.h"
 #include "fronts/nccl/meeting.h"
 #include "gpu/libnccl/library.h"

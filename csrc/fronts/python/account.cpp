@@ -7,8 +7,8 @@
 #include <cstring>
 #include <memory>
 
-#include "engine/communicator.h"
-#include "engine/notice.h"
+#include "engine/accounting/notice.h"
+#include "engine/communicator/communicator.h"
 #include "engine/planning/description.h"
 #include "fronts/python/bindings.h"
 #include "transport/interface/descriptor.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "fronts/python/arrays.h"
 
 namespace ringreduce {

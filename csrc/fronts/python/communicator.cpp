@@ -1,5 +1,5 @@
 // The communicator as Python sees it: checks buffers, and releases the GIL while ranks communicate.
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/shared_ptr.h>

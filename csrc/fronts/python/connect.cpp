@@ -5,7 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "fronts/python/arguments.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/values.h"

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "fronts/python/arguments.h"
 #include "fronts/python/arrays.h"
 #include "fronts/python/bindings.h"

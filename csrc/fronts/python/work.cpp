@@ -1,10 +1,10 @@
 // Calls that run in the background, and the signals that interrupt a wait.
-#include "engine/work.h"
+#include "engine/calls/work.h"
 
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
-#include "engine/waiting.h"
+#include "engine/calls/waiting.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/errors.h"
 #include "fronts/python/held.h"

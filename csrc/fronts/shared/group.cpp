@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "transport/compose/choose.h"
 #include "transport/interface/log.h"
 #include "transport/memory/shared_heap.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/progress.h"
+#include "engine/calls/progress.h"
 
 namespace ringreduce {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/calls.h"
+#include "engine/calls/calls.h"
 #include "gpu/runner/repeating.h"
 #include "gpu/runner/runner.h"
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "engine/calls/undestroyed.h"
+#include "engine/communicator/communicator.h"
 #include "engine/planning/planner.h"
-#include "engine/undestroyed.h"
 #include "gpu/device/memory.h"
 
 namespace ringreduce {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/undestroyed.h"
+#include "engine/calls/undestroyed.h"
 #include "transport/interface/thread.h"
 #include "transport/interface/transport.h"
 

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "engine/account.h"
+#include "engine/accounting/account.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {

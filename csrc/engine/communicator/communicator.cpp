@@ -1,4 +1,4 @@
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 
 #include <algorithm>
 #include <thread>

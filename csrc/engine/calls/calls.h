@@ -7,14 +7,14 @@
 #include <mutex>
 #include <string>
 
-#include "engine/account.h"
+#include "engine/accounting/account.h"
+#include "engine/accounting/notice.h"
+#include "engine/calls/turn.h"
 #include "engine/cpu/executor.h"
 #include "engine/device/options.h"
-#include "engine/diagnosis.h"
+#include "engine/endings/diagnosis.h"
 #include "engine/messages/point_to_point.h"
-#include "engine/notice.h"
 #include "engine/planning/planner.h"
-#include "engine/turn.h"
 #include "transport/interface/log.h"
 #include "transport/interface/transport.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "engine/planning/links.h"
 #include "engine/planning/network.h"
 #include "transport/interface/environment.h"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/calls.h"
+#include "engine/calls/calls.h"
+#include "engine/calls/progress.h"
+#include "engine/communicator/statistics.h"
 #include "engine/planning/links.h"
-#include "engine/progress.h"
-#include "engine/statistics.h"
 #include "gpu/calls/collectives.h"
 
 namespace ringreduce {

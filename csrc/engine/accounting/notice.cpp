@@ -1,4 +1,4 @@
-#include "engine/notice.h"
+#include "engine/accounting/notice.h"
 
 #include <unistd.h>
 

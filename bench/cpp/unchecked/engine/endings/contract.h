@@ -1,4 +1,4 @@
-// csrc/engine/contract.h without the check: for bench/contract.py alone.
+// csrc/engine/endings/contract.h without the check: for bench/contract.py alone.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-#include "engine/progress.h"
+#include "engine/calls/progress.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/waiting.h"
+#include "engine/calls/waiting.h"
 #include "transport/interface/thread.h"
 
 namespace ringreduce {

@@ -1,4 +1,4 @@
-#include "engine/account.h"
+#include "engine/accounting/account.h"
 
 #include "engine/planning/description.h"
 

@@ -1,8 +1,8 @@
-#include "engine/agreement.h"
+#include "engine/endings/agreement.h"
 
 #include <algorithm>
 
-#include "engine/diagnosis.h"
+#include "engine/endings/diagnosis.h"
 
 namespace ringreduce {
 namespace {

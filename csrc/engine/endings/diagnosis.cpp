@@ -1,4 +1,4 @@
-#include "engine/diagnosis.h"
+#include "engine/endings/diagnosis.h"
 
 #include <algorithm>
 #include <map>

@@ -3,7 +3,7 @@
 #include <map>
 #include <sstream>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "reduce/reduce.h"
 #include "transport/interface/log.h"
 

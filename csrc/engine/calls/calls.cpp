@@ -1,4 +1,4 @@
-#include "engine/calls.h"
+#include "engine/calls/calls.h"
 
 #include <pthread.h>
 
@@ -6,9 +6,9 @@
 #include <atomic>
 #include <sstream>
 
-#include "engine/contract.h"
+#include "engine/calls/waiting.h"
+#include "engine/endings/contract.h"
 #include "engine/planning/description.h"
-#include "engine/waiting.h"
 
 namespace ringreduce {
 namespace {

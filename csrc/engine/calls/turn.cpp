@@ -1,4 +1,4 @@
-#include "engine/turn.h"
+#include "engine/calls/turn.h"
 
 #include <utility>
 

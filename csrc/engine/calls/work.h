@@ -9,8 +9,8 @@
 #include <mutex>
 #include <optional>
 
-#include "engine/turn.h"
-#include "engine/undestroyed.h"
+#include "engine/calls/turn.h"
+#include "engine/calls/undestroyed.h"
 
 namespace ringreduce {
 

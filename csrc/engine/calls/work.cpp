@@ -1,4 +1,4 @@
-#include "engine/work.h"
+#include "engine/calls/work.h"
 
 #include <algorithm>
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/agreement.h"
-#include "engine/communicator.h"
-#include "engine/contract.h"
-#include "engine/waiting.h"
+#include "engine/calls/waiting.h"
+#include "engine/communicator/communicator.h"
+#include "engine/endings/agreement.h"
+#include "engine/endings/contract.h"
 #include "transport/interface/exchange.h"
 
 namespace ringreduce {

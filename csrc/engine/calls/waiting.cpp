@@ -1,4 +1,4 @@
-#include "engine/waiting.h"
+#include "engine/calls/waiting.h"
 
 #include <atomic>
 

@@ -1,10 +1,10 @@
-#include "engine/statistics.h"
+#include "engine/communicator/statistics.h"
 
 #include <algorithm>
 #include <deque>
 #include <mutex>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "transport/interface/of_process.h"
 
 namespace ringreduce {

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/calls.h"
-#include "engine/undestroyed.h"
-#include "engine/work.h"
+#include "engine/calls/calls.h"
+#include "engine/calls/undestroyed.h"
+#include "engine/calls/work.h"
 
 namespace ringreduce {
 
