@@ -1,4 +1,4 @@
-"""The C++ engine, as csrc/bindings defines it; tests/packaging compares the two."""
+"""The C++ engine, as csrc/fronts/python defines it; tests/packaging compares the two."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDY = Path(sys.executable).parent / "clang-tidy"
-FOLDERS = ["csrc/transport/device/cuda", "csrc/engine/gpu/kernels/cuda", "csrc/reduce/cuda"]
+FOLDERS = ["csrc/gpu/device/cuda", "csrc/gpu/kernels/cuda", "csrc/gpu/reduce"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unknown-cuda-version"]
 DEVICE = ["--cuda-device-only"]
 PASSES = {
@@ -26,7 +26,7 @@ PASSES = {
 
 
 def command(file: Path, toolkit: Path, flags: list[str]) -> list[str]:
-    includes = ["-Icsrc", "-Icsrc/reduce/cuda", "-Icsrc/reduce/cuda/nvcc", f"-isystem{toolkit}/include"]
+    includes = ["-Icsrc", "-Icsrc/gpu/reduce", "-Icsrc/gpu/reduce/nvcc", f"-isystem{toolkit}/include"]
     language = ["-x", "cuda", f"--cuda-path={toolkit}", "-nocudalib"]
     if file.suffix == ".cpp":
         language = ["-x", "c++"]

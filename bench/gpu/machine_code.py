@@ -2,7 +2,7 @@
 
     python3 bench/gpu/machine_code.py build/cuda/libringreduce_cuda.so [--architectures sm_90,sm_100]
 
-Prints the table in docs/gpu.md of the kernels in engine/gpu/kernels/cuda, with a line for each GPU and family of
+Prints the table in docs/gpu.md of the kernels in gpu/kernels/cuda, with a line for each GPU and family of
 dtypes. Needs cuobjdump and nvdisasm on the PATH, from the CUDA toolkit or from the packages nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm.
 """
@@ -19,7 +19,7 @@ FAMILIES = [
     "small_float",
     "wide_integer",
     "small_integer",
-]  # the order of reduce/cuda/kernels.h
+]  # the order of gpu/reduce/kernels.h
 KERNEL = re.compile(r"rank_kernelILNS0_6FamilyE(\d)E")
 # The columns, and the instructions that each counts. Words that other GPUs write are accessed at system scope.
 COUNTED = {

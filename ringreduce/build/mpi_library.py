@@ -97,8 +97,8 @@ def built(recipe_for: Callable[[Library], Recipe], mpicc: str | None = None) -> 
 
 
 def sources(folder: str) -> list[Path]:
-    """Returns the sources in a folder of csrc/mpi."""
-    return sorted((building.csrc() / "mpi" / folder).glob("*.cpp"))
+    """Returns the sources in a folder of csrc/fronts/mpi."""
+    return sorted((building.csrc() / "fronts" / "mpi" / folder).glob("*.cpp"))
 
 
 def recipe(

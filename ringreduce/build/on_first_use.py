@@ -95,7 +95,7 @@ def key(recipe: Recipe) -> str:
 def csrc() -> Path:
     """Returns the folder of the C++ sources: inside an installed package, or beside the package in the repository."""
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
-        if (folder / "front" / "group.h").exists():
+        if (folder / "fronts" / "shared" / "group.h").exists():
             return folder
     raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
@@ -149,7 +149,7 @@ def part_for(
     """Returns how to build the part for a framework that loads it into a Python process.
 
     Args:
-        folder: the folder in csrc.
+        folder: the folder in csrc/fronts.
         title: the framework's name, for messages: "JAX".
         target: the package and its version: "jaxlib 0.10.2".
         headers: the folder of the framework's headers.
@@ -175,7 +175,7 @@ def part_for(
         target=target,
         folder=target.replace(" ", "-"),
         name=f"libringreduce_{folder}.so",
-        units=sorted((csrc() / folder).glob("*.cpp")),
+        units=sorted((csrc() / "fronts" / folder).glob("*.cpp")),
         includes=(csrc(),),
         ingredients=(target, *options, *extra_options(), str(LIBRARY)),
         command=command,

@@ -75,7 +75,7 @@ def _set_up_cuda(ranks: int) -> None:
     """Lets `ranks` of this process share a GPU, unless CUDA has been initialized and no longer looks.
 
     Their kernels must not wait for each other in other ways than by words in memory. Those of streams that share one of
-    the queues between this process and the GPU may (see csrc/engine/gpu/kernels/boxes.cpp), so CUDA is to make as many
+    the queues between this process and the GPU may (see csrc/gpu/kernels/boxes.cpp), so CUDA is to make as many
     queues as it can. To load a kernel, CUDA may wait for those that run, so it is to load all at once.
     """
     if has_initialized_driver():

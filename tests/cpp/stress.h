@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 
 namespace stress {
 

@@ -1,6 +1,6 @@
 // The agreement on survivors, with peers that put anything on their boards. Whatever they say, this rank is
 // one of the survivors that it names, in order, and every exchange brings a blob for each.
-#include "engine/agreement.h"
+#include "engine/endings/agreement.h"
 
 #include <algorithm>
 #include <cstdlib>

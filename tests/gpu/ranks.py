@@ -59,7 +59,7 @@ def wait_until(condition, seconds=PATIENCE):
         time.sleep(0.001)
 
 
-# --- as in csrc/engine/gpu/kernels/cuda/errand.h -----------------------------------------------------------
+# --- as in csrc/gpu/kernels/cuda/errand.h -----------------------------------------------------------
 
 
 def in_lines(size):

@@ -17,9 +17,9 @@ from .ranks import EMULATED_LIBRARY, Ranks, Span, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = [
-    "csrc/transport/device/cuda/entry_points.h",
-    "csrc/engine/gpu/kernels/cuda/entry_points.h",
-    "csrc/reduce/cuda/entry_points.h",
+    "csrc/gpu/device/cuda/entry_points.h",
+    "csrc/gpu/kernels/cuda/entry_points.h",
+    "csrc/gpu/reduce/entry_points.h",
 ]
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2  # as cudaStreamCaptureMode has it
 

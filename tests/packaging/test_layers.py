@@ -11,15 +11,6 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 REDUCE = ["reduce"]
 INTERFACE = ["transport/interface"]
 PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
-GPU = [
-    "engine/calls.h",
-    "engine/messages/transfer.h",
-    "engine/planning",
-    "engine/progress.h",
-    "engine/undestroyed.h",
-    *PROGRAM,
-    "transport",
-]
 ENGINE = ["engine", "schedule", "simulate", "synthesis", *REDUCE, "transport"]
 ROOMS = {
     "schedule": [],
@@ -31,22 +22,33 @@ ROOMS = {
     "transport/remote": INTERFACE,
     "transport/tcp": [*INTERFACE, "transport/remote"],
     "transport/compose": [*INTERFACE, "transport/memory", "transport/remote", "transport/tcp"],
-    "transport/device": [*INTERFACE, "reduce/cuda"],
-    "transport/nccl": INTERFACE,
     "engine/program": PROGRAM,
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],
-    "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
+    "engine/cpu": [*PROGRAM, "engine/endings/contract.h", "engine/planning/plan.h"],
     "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
-    "engine/gpu": GPU,
-    "engine/gpu/hosts": ["engine/communicator.h", "engine/gpu", *GPU],  # its parts are groups
-    "engine": ENGINE,
-    "front": ENGINE,
-    "bindings": ["front", *ENGINE],
-    "nccl": ENGINE,
-    "torch": ["front", "engine/planning"],
-    "jax": ["front"],
-    "tensorflow": ["front"],
-    "mpi": ["front", "engine/planning", "transport", "reduce"],
+    "engine/endings": ["engine/planning/description.h", *INTERFACE],
+    "engine/accounting": ["engine/planning", "schedule", *INTERFACE, "transport/memory"],
+    "engine/device": [],
+    "engine/calls": [
+        *("engine/accounting", "engine/cpu", "engine/device", "engine/endings", "engine/messages"),
+        *("engine/planning", *INTERFACE),
+    ],
+    "engine/communicator": [*ENGINE, "gpu/calls"],
+    "gpu/reduce": REDUCE,
+    "gpu/device": [*INTERFACE, "gpu/reduce"],
+    "gpu/libnccl": INTERFACE,
+    "gpu/runner": ["gpu/device", *ENGINE],
+    "gpu/kernels": ["gpu/device", "gpu/reduce", "gpu/runner", *ENGINE],
+    "gpu/nccl": ["gpu/device", "gpu/kernels", "gpu/libnccl", "gpu/reduce", "gpu/runner", *ENGINE],
+    "gpu/hosts": ["gpu/device", "gpu/runner", *ENGINE],  # its parts are groups
+    "gpu/calls": ["gpu", *ENGINE],
+    "fronts/shared": ENGINE,
+    "fronts/python": ["fronts/shared", "gpu", *ENGINE],
+    "fronts/nccl": ["gpu", *ENGINE],
+    "fronts/torch": ["fronts/shared", "engine/planning"],
+    "fronts/jax": ["fronts/shared"],
+    "fronts/tensorflow": ["fronts/shared"],
+    "fronts/mpi": ["fronts/shared", "engine/planning", "transport", "reduce"],
 }
 
 
@@ -82,12 +84,12 @@ def test_nothing_includes_what_lies_above_it():
 @pytest.mark.parametrize(
     ("name", "included"),
     [
-        ("schedule/ring.cpp", "engine/communicator.h"),
+        ("schedule/ring.cpp", "engine/communicator/communicator.h"),
         ("transport/memory/shm.cpp", "transport/tcp/tcp.h"),
-        ("transport/device/library.h", "engine/gpu/kernels/boxes.h"),
+        ("gpu/device/library.h", "gpu/kernels/boxes.h"),
         ("engine/program/program.cpp", "engine/planning/plan.h"),
-        ("engine/work.h", "front/group.h"),
-        ("torch/backend.cpp", "engine/communicator.h"),
+        ("engine/calls/work.h", "fronts/shared/group.h"),
+        ("fronts/torch/backend.cpp", "engine/communicator/communicator.h"),
     ],
 )
 def test_what_points_upward_is_found(name, included):

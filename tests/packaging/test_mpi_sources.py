@@ -19,8 +19,8 @@ def test_sources_are_the_front_and_what_is_in_it():
         path.relative_to(building.csrc()).as_posix()
         for path in building.sources(recipe.units, recipe.includes)
     }
-    assert {"mpi/interpose/seat.h", "front/group.h", "engine/planning/call.h"} <= names
-    assert not [name for name in names if name.startswith(("transport", "bindings", "torch"))]
+    assert {"fronts/mpi/interpose/seat.h", "fronts/shared/group.h", "engine/planning/call.h"} <= names
+    assert not [name for name in names if name.startswith(("transport", "fronts/python", "fronts/torch"))]
 
 
 @by_make

@@ -9,7 +9,10 @@ from installation import by_make, install
 
 from ringreduce.build import on_first_use as building
 
-PARTS = {"jax": ("jaxlib", "jax/handlers.cpp"), "tensorflow": ("tensorflow", "tensorflow/calls.cpp")}
+PARTS = {
+    "jax": ("jaxlib", "fronts/jax/handlers.cpp"),
+    "tensorflow": ("tensorflow", "fronts/tensorflow/calls.cpp"),
+}
 part = pytest.mark.parametrize("framework", PARTS)
 
 
@@ -23,8 +26,8 @@ def test_sources_are_the_front_and_the_parts(framework):
     recipe = recipe_of(framework)
     paths = building.sources(recipe.units, recipe.includes)
     names = {path.relative_to(building.csrc()).as_posix() for path in paths}
-    assert {PARTS[framework][1], "front/group.h", "engine/planning/call.h"} <= names
-    assert not [name for name in names if name.startswith(("transport", "bindings", "torch"))]
+    assert {PARTS[framework][1], "fronts/shared/group.h", "engine/planning/call.h"} <= names
+    assert not [name for name in names if name.startswith(("transport", "fronts/python", "fronts/torch"))]
 
 
 @by_make

@@ -20,9 +20,10 @@ from ringreduce.build import on_first_use as building  # noqa: E402
 
 def test_sources_are_all_that_is_included():
     names = {path.relative_to(target.csrc()).as_posix() for path in build.sources()}
-    assert {"torch/module.cpp", "torch/backend.h", "front/group.h", "engine/planning/call.h"} <= names
+    own = {"fronts/torch/module.cpp", "fronts/torch/backend.h"}
+    assert own | {"fronts/shared/group.h", "engine/planning/call.h"} <= names
     assert target.versions_folder().relative_to(target.csrc()).as_posix() + "/extras.h" in names
-    assert not [name for name in names if name.startswith(("transport", "bindings"))]
+    assert not [name for name in names if name.startswith(("transport", "fronts/python"))]
 
 
 @by_make
@@ -30,12 +31,13 @@ def test_sources_are_installed(tmp_path):
     installed = install(tmp_path) / "csrc"
     for source in build.sources():
         assert (installed / source.relative_to(target.csrc())).read_bytes() == source.read_bytes()
-    versions = {folder.name for folder in (installed / "torch" / "versions").iterdir()}
+    versions = {folder.name for folder in (installed / "fronts" / "torch" / "versions").iterdir()}
     assert set(target.VERSIONS.values()) <= versions
 
 
 def test_every_version_has_its_folder():
-    folders = {folder.name for folder in (target.csrc() / "torch" / "versions").iterdir() if folder.is_dir()}
+    versions = target.csrc() / "fronts" / "torch" / "versions"
+    folders = {folder.name for folder in versions.iterdir() if folder.is_dir()}
     assert set(target.VERSIONS.values()) == folders
     assert list(target.VERSIONS) == sorted(target.VERSIONS, reverse=True)
     assert min(target.VERSIONS) == target.OLDEST
@@ -82,7 +84,7 @@ def test_key_changes_with_whatever_it_depends_on(tmp_path, monkeypatch):
     copied = shutil.copytree(target.csrc(), tmp_path / "csrc")
     monkeypatch.setattr(target, "csrc", lambda: copied)
     assert building.key(build.recipe()) == keys[-1]  # wherever the sources are
-    for name in ("front/group.h", "torch/module.cpp"):
+    for name in ("fronts/shared/group.h", "fronts/torch/module.cpp"):
         with (copied / name).open("a") as source:
             source.write("// more\n")
         keys.append(building.key(build.recipe()))

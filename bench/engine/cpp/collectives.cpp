@@ -2,7 +2,7 @@
 // options, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES and --lanes N (0 means auto).
 #include <cstdio>
 
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "ranks.h"
 #include "transport/memory/shared_heap.h"
 #include "transport/memory/shm.h"

@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "../peers/protocol.h"
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "../peers/protocol.h"
-#include "engine/communicator.h"
+#include "engine/communicator/communicator.h"
 #include "schedule/catalogue.h"
 #include "transport/compose/mpi_job.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/contract.h"
+#include "engine/endings/contract.h"
 #include "engine/planning/plan.h"
 #include "transport/interface/transport.h"
 

@@ -1,5 +1,5 @@
 // The MPI library as the engine sees it. The engine is compiled without MPI; a shared library that is built
-// for the installed MPI (csrc/mpi/transport) implements this.
+// for the installed MPI (csrc/fronts/mpi/transport) implements this.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The board that a rank shows the others when they agree on the survivors; see engine/agreement.h.
+// The board that a rank shows the others when they agree on the survivors; see engine/endings/agreement.h.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 constexpr microseconds spin_for{50};  // if every rank has a core
 constexpr milliseconds longest_sleep{20};
 constexpr milliseconds follower_sleep{2};
-constexpr milliseconds check_peers_every{50};
+constexpr milliseconds check_remote_every{50};
 constexpr milliseconds a_little{5};
 
 }  // namespace
@@ -58,7 +58,7 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   }
   backoff.away = Clock::now() - backoff.since;
   check();
-  if (now - backoff.checked >= check_peers_every) {
+  if (now - backoff.checked >= check_remote_every) {
     backoff.checked = now;
     locked(words_)->check_peers(backoff, waiting_for);
   }

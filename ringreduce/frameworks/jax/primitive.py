@@ -118,7 +118,7 @@ def _lower(context: Any, *arrays: Any, call: Call) -> Any:
 
 
 def _attributes(call: Call, context: Any) -> dict[str, np.int64]:
-    """Returns what the handlers in csrc/jax take."""
+    """Returns what the handlers in csrc/fronts/jax take."""
     found = {"comm": library.number_of(call.comm)}
     if call.name in MESSAGES:
         ends = {"send": ("dest",), "recv": ("source",), "sendrecv": ("dest", "source")}[call.name]

@@ -1,4 +1,4 @@
-"""The operations of csrc/tensorflow, and their gradients.
+"""The operations of csrc/fronts/tensorflow, and their gradients.
 
 TensorFlow runs operations of a graph side by side and in any order, as far as the data allow. The operations are
 stateful: tf.function then adds control dependencies that keep them in the order of the program, in the function itself

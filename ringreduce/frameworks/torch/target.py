@@ -1,7 +1,7 @@
 """The sources, options and libraries of the torch backend's compiled part, for the installed torch.
 
-CMake runs this file as a script (csrc/torch/torch.cmake), and build.py imports it when it builds the backend on first
-use. It imports nothing from the package, because a script cannot.
+CMake runs this file as a script (csrc/fronts/torch/torch.cmake), and build.py imports it when it builds the backend on
+first use. It imports nothing from the package, because a script cannot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 PACKAGE = Path(__file__).resolve().parents[2]
 MODULE = "torch_backend"
 OLDEST = (2, 6)
-# The folders of csrc/torch/versions/, newest first. A newer torch gets the first one.
+# The folders of csrc/fronts/torch/versions/, newest first. A newer torch gets the first one.
 VERSIONS = {(2, 15): "from_2_15", (2, 7): "from_2_7", (2, 6): "from_2_6"}
 NEWEST = next(iter(VERSIONS))
 
@@ -57,20 +57,19 @@ def name() -> str:
 def csrc() -> Path:
     """Returns the folder of the C++ sources: inside an installed package, or beside the package in the repository."""
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
-        if (folder / "torch" / "module.cpp").exists():
+        if (folder / "fronts" / "torch" / "module.cpp").exists():
             return folder
     raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
 
 def versions_folder() -> Path:
-    return (
-        csrc() / "torch" / "versions" / next(name for since, name in VERSIONS.items() if version() >= since)
-    )
+    name = next(name for since, name in VERSIONS.items() if version() >= since)
+    return csrc() / "fronts" / "torch" / "versions" / name
 
 
 def units() -> list[Path]:
     """Returns the files to compile."""
-    return sorted((csrc() / "torch").glob("*.cpp"))
+    return sorted((csrc() / "fronts" / "torch").glob("*.cpp"))
 
 
 def definitions() -> dict[str, str]:

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "transport/nccl/entry_points.h"
+#include "gpu/libnccl/entry_points.h"
 
 namespace ours = ringreduce::nccl;
 

@@ -4,8 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
+#include "gpu/device/cuda/entry_points.h"
 #include "streams.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated_torch {
 

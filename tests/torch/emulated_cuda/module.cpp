@@ -5,8 +5,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "gpu/device/cuda/entry_points.h"
 #include "streams.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated_torch {
 namespace {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "transport/device/cuda/entry_points.h"
+#include "gpu/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated_torch {
 namespace {

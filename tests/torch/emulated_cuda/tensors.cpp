@@ -13,8 +13,8 @@
 #include <map>
 #include <mutex>
 
+#include "gpu/device/cuda/entry_points.h"
 #include "streams.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated_torch {
 namespace {

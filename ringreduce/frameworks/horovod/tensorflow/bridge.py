@@ -1,4 +1,6 @@
-"""Between TensorFlow's operation for negotiated calls (csrc/tensorflow/negotiated.cpp) and the driver that runs them.
+"""Between TensorFlow's operation for negotiated calls and the driver that runs them.
+
+The operation is in csrc/fronts/tensorflow/negotiated.cpp.
 
 An eager call waits for the others in the thread that makes it, and runs in this thread. In a tf.function, the call is
 submitted when its inputs are ready, and no thread waits: the driver's thread completes it. So calls that do not depend

@@ -1,6 +1,6 @@
 // What tests/gpu/test_interpreter.py calls: all ranks' kernels side by side, each block a thread of the
 // CPU's.
-#include "engine/gpu/kernels/cuda/interpreter.h"
+#include "gpu/kernels/cuda/interpreter.h"
 
 #include <chrono>
 #include <cstring>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/gpu/kernels/flatten.h"
+#include "gpu/kernels/flatten.h"
+#include "gpu/reduce/failures.h"
 #include "passes.h"
-#include "reduce/cuda/failures.h"
 #include "schedule/catalogue.h"
 
 using namespace ringreduce;

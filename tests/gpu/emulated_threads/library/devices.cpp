@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "transport/device/cuda/entry_points.h"
+#include "gpu/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

@@ -1,7 +1,7 @@
 // Devices that are not there: numbers, as many as RINGREDUCE_EMULATED_DEVICES says.
 #pragma once
 
-#include "reduce/cuda/failures.h"
+#include "gpu/reduce/failures.h"
 
 namespace ringreduce::emulated {
 

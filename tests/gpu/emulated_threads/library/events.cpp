@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "devices.h"
+#include "gpu/device/cuda/entry_points.h"
 #include "handles.h"
 #include "streams.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

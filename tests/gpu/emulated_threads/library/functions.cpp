@@ -11,7 +11,7 @@
 
 #include "capture.h"
 #include "devices.h"
-#include "reduce/cuda/entry_points.h"
+#include "gpu/reduce/entry_points.h"
 #include "residency.h"
 
 namespace ringreduce::emulated {

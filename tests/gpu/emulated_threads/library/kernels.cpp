@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "devices.h"
-#include "engine/gpu/kernels/cuda/direct.h"
-#include "engine/gpu/kernels/cuda/interpreter.h"
-#include "engine/gpu/kernels/cuda/messages.h"
-#include "engine/gpu/kernels/cuda/one_shot.h"
-#include "engine/gpu/kernels/cuda/rank_kernels.h"
 #include "functions.h"
+#include "gpu/kernels/cuda/direct.h"
+#include "gpu/kernels/cuda/interpreter.h"
+#include "gpu/kernels/cuda/messages.h"
+#include "gpu/kernels/cuda/one_shot.h"
+#include "gpu/kernels/cuda/rank_kernels.h"
+#include "gpu/reduce/entry_points.h"
 #include "memory.h"
 #include "passes.h"
-#include "reduce/cuda/entry_points.h"
 #include "residency.h"
 #include "streams.h"
 

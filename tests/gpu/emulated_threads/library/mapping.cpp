@@ -11,7 +11,7 @@
 #include <string>
 #include <system_error>
 
-#include "transport/device/cuda/file_passing.h"
+#include "gpu/device/cuda/file_passing.h"
 
 namespace ringreduce::emulated {
 namespace {

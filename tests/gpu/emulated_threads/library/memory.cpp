@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "devices.h"
+#include "gpu/device/cuda/entry_points.h"
 #include "mapping.h"
 #include "residency.h"
 #include "streams.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

@@ -2,7 +2,7 @@
 #include <map>
 #include <mutex>
 
-#include "transport/device/cuda/entry_points.h"
+#include "gpu/device/cuda/entry_points.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "devices.h"
-#include "reduce/cuda/entry_points.h"
+#include "gpu/reduce/entry_points.h"
 
 namespace ringreduce::emulated {
 

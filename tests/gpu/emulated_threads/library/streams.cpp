@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "devices.h"
+#include "gpu/device/cuda/entry_points.h"
 #include "handles.h"
-#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

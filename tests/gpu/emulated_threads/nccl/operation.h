@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "transport/nccl/entry_points.h"
+#include "gpu/libnccl/entry_points.h"
 
 namespace ringreduce::emulated {
 

@@ -1,7 +1,7 @@
 // The pass for any dtype and op, compiled by families, as the kernels are.
 #pragma once
 
-#include "engine/gpu/kernels/cuda/passes.h"
+#include "gpu/kernels/cuda/passes.h"
 
 namespace ringreduce::device {
 

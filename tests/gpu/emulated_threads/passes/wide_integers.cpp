@@ -1,3 +1,3 @@
-#include "engine/gpu/kernels/cuda/passes.h"
+#include "gpu/kernels/cuda/passes.h"
 
 template struct ringreduce::device::Passes<ringreduce::device::Family::wide_integer>;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "reduce/cuda/families.h"
+#include "gpu/reduce/families.h"
 
 namespace ringreduce::device {
 

@@ -1,7 +1,7 @@
-// What tests/gpu/emulated.py calls: as reduce/cuda/entry_points.h, with a group in place of a
+// What tests/gpu/emulated.py calls: as gpu/reduce/entry_points.h, with a group in place of a
 // stream.
 #include "emulated.h"
-#include "reduce/cuda/failures.h"
+#include "gpu/reduce/failures.h"
 
 using namespace ringreduce;
 using namespace ringreduce::device;

@@ -1,4 +1,4 @@
-// As little of CUDA's runtime as the entry points of csrc/reduce/cuda and csrc/engine/gpu/kernels/cuda call,
+// As little of CUDA's runtime as the entry points of csrc/gpu/reduce and csrc/gpu/kernels/cuda call,
 // so that tests run these. What fails throws, and they say what.
 #pragma once
 

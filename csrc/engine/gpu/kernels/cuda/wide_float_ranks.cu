@@ -1,3 +1,0 @@
-#include "engine/gpu/kernels/cuda/rank_kernels.cuh"
-
-template const void* ringreduce::device::rank_kernel_of<ringreduce::device::Family::wide_float>();

@@ -1,0 +1,189 @@
+// XLA's custom calls. Each makes one call of a communicator, in the thread in which XLA executes it.
+#include <xla/ffi/api/ffi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "fronts/shared/embedded.h"
+
+namespace ffi = xla::ffi;
+
+namespace ringreduce {
+namespace {
+
+DType dtype_of(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F64:
+      return DType::float64;
+    case ffi::DataType::F32:
+      return DType::float32;
+    case ffi::DataType::F16:
+      return DType::float16;
+    case ffi::DataType::BF16:
+      return DType::bfloat16;
+    case ffi::DataType::F8E4M3FN:
+      return DType::float8_e4m3;
+    case ffi::DataType::F8E5M2:
+      return DType::float8_e5m2;
+    case ffi::DataType::S64:
+      return DType::int64;
+    case ffi::DataType::S32:
+      return DType::int32;
+    case ffi::DataType::S16:
+      return DType::int16;
+    case ffi::DataType::S8:
+      return DType::int8;
+    case ffi::DataType::U64:
+      return DType::uint64;
+    case ffi::DataType::U32:
+      return DType::uint32;
+    case ffi::DataType::U16:
+      return DType::uint16;
+    case ffi::DataType::U8:
+      return DType::uint8;
+    case ffi::DataType::PRED:
+      return DType::boolean;
+    case ffi::DataType::C64:
+      return DType::complex64;
+    case ffi::DataType::C128:
+      return DType::complex128;
+    default:
+      throw std::runtime_error("unsupported dtype");  // Python has checked it
+  }
+}
+
+ffi::ErrorCode code_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::refused:
+      return ffi::ErrorCode::kInvalidArgument;
+    case Outcome::failed:
+      return ffi::ErrorCode::kAborted;
+    case Outcome::timeout:
+      return ffi::ErrorCode::kDeadlineExceeded;
+    case Outcome::closed:
+      return ffi::ErrorCode::kFailedPrecondition;
+    case Outcome::interrupted:
+      return ffi::ErrorCode::kCancelled;
+    default:
+      return ffi::ErrorCode::kInternal;
+  }
+}
+
+// Calls the function with the communicator of that number. XLA is built without exceptions.
+template <typename Function>
+ffi::Error with_communicator(std::int64_t number, Function function) {
+  try {
+    function(numbered.at(number));
+    return ffi::Error::Success();
+  } catch (const Trouble& trouble) {
+    if (trouble.outcome == Outcome::interrupted) postpone_exception();
+    return {code_of(trouble.outcome), std::string("ringreduce: ") + trouble.what()};
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("ringreduce: ") + error.what());
+  } catch (...) {
+    return ffi::Error::Internal("ringreduce: unknown error");
+  }
+}
+
+template <Collective collective>
+ffi::Error run_collective(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>,
+                          ffi::Result<ffi::AnyBuffer> out, std::int64_t comm, std::int64_t count,
+                          std::int64_t op, std::int64_t root) {
+  return with_communicator(comm, [&](Communicator& communicator) {
+    run(communicator, Call{.collective = collective,
+                           .input = x.untyped_data(),
+                           .output = out->untyped_data(),
+                           .count = static_cast<std::size_t>(count),
+                           .dtype = dtype_of(x.element_type()),
+                           .op = static_cast<Op>(op),
+                           .root = static_cast<int>(root)});
+  });
+}
+
+Transfer transfer_of(bool sends, const ffi::AnyBuffer& array, std::int64_t peer, std::int64_t tag) {
+  return {.sends = sends,
+          .peer = static_cast<int>(peer),
+          .data = array.untyped_data(),
+          .count = array.element_count(),
+          .dtype = dtype_of(array.element_type()),
+          .tag = static_cast<int>(tag)};
+}
+
+ffi::Error send(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, std::int64_t comm, std::int64_t dest,
+                std::int64_t tag) {
+  return with_communicator(
+      comm, [&](Communicator& communicator) { run(communicator, transfer_of(true, x, dest, tag)); });
+}
+
+ffi::Error recv(ffi::Token, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out, std::int64_t comm,
+                std::int64_t source, std::int64_t tag) {
+  return with_communicator(
+      comm, [&](Communicator& communicator) { run(communicator, transfer_of(false, *out, source, tag)); });
+}
+
+ffi::Error sendrecv(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out,
+                    std::int64_t comm, std::int64_t dest, std::int64_t source, std::int64_t tag) {
+  return with_communicator(comm, [&](Communicator& communicator) {
+    swap(communicator, transfer_of(true, x, dest, tag), transfer_of(false, *out, source, tag));
+  });
+}
+
+auto collective_call() {
+  return ffi::Ffi::Bind()
+      .Arg<ffi::Token>()
+      .Arg<ffi::AnyBuffer>()
+      .Ret<ffi::Token>()
+      .Ret<ffi::AnyBuffer>()
+      .Attr<std::int64_t>("comm")
+      .Attr<std::int64_t>("count")
+      .Attr<std::int64_t>("op")
+      .Attr<std::int64_t>("root");
+}
+
+}  // namespace
+
+// Gives a communicator the next number. It must exist as long as the process.
+extern "C" std::int64_t ringreduce_jax_number(Communicator* communicator) {
+  return numbered.add(communicator);
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_reduce, run_collective<Collective::all_reduce>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_gather, run_collective<Collective::all_gather>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_reduce_scatter, run_collective<Collective::reduce_scatter>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_to_all, run_collective<Collective::all_to_all>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_broadcast, run_collective<Collective::broadcast>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_send, send,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Token>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("dest")
+                                  .Attr<std::int64_t>("tag"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_recv, recv,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Ret<ffi::Token>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("source")
+                                  .Attr<std::int64_t>("tag"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_sendrecv, sendrecv,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Token>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("dest")
+                                  .Attr<std::int64_t>("source")
+                                  .Attr<std::int64_t>("tag"));
+
+}  // namespace ringreduce

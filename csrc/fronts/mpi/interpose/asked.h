@@ -1,0 +1,111 @@
+// A program's call: one struct for functions that have the same arguments. Each reports how many bytes the
+// call moves in total, if it can be served, and turns itself into an engine call.
+//
+// weigh() uses only what MPI requires to be the same on all ranks. MPI_Allreduce and similar functions take
+// the same datatype, op and count on every rank. MPI_Bcast and MPI_Allgather do not: one rank may pass ten
+// integers, and another one element of its own datatype of ten integers. The bytes must be equal, so only
+// these count, and a rank with its own datatype packs and unpacks here. Wrong arguments go to the library,
+// which reports the error.
+#pragma once
+
+#include <mpi.h>
+
+#include <optional>
+
+#include "fronts/mpi/interpose/seat.h"
+#include "fronts/mpi/interpose/served_call.h"
+
+namespace ringreduce::mpi {
+
+inline constexpr MPI_Count not_ours = -1;
+// Calls that move more are handed on, so that packed bytes can be counted in an int.
+inline constexpr MPI_Count most_moved = MPI_Count{1} << 30;
+
+// A number per rank in an array, in either form of a function.
+template <typename Large>
+class OfRanks {
+ public:
+  OfRanks(const int* small) : small_(small) {}
+  OfRanks(const Large* large) : large_(large) {}
+  explicit operator bool() const { return small_ || large_; }
+  Large operator[](int rank) const { return small_ ? small_[rank] : large_[rank]; }
+
+ private:
+  const int* small_ = nullptr;
+  const Large* large_ = nullptr;
+};
+using Offsets = OfRanks<MPI_Aint>;
+
+// The number of elements in each rank's block.
+class Counts {
+ public:
+  Counts(MPI_Count of_each) : of_each_(of_each) {}
+  template <typename Count>
+  Counts(const Count* of_ranks) : of_ranks_(of_ranks) {}
+  MPI_Count operator[](int rank) const { return of_ranks_ ? of_ranks_[rank] : of_each_; }
+  // Whether all ranks have the same number. A call without extents then suffices, whose plan the engine
+  // keeps.
+  bool equal(int size) const;
+  // Over all blocks; negative if one of them is, or if a required array is missing.
+  MPI_Count sum(int size) const;
+
+ private:
+  OfRanks<MPI_Count> of_ranks_ = static_cast<const int*>(nullptr);
+  MPI_Count of_each_ = not_ours;
+};
+
+struct Reduce {
+  const void* send;
+  void* receive;
+  MPI_Count count;
+  MPI_Datatype type;
+  MPI_Op op;
+  std::optional<int> root = std::nullopt;  // none: MPI_Allreduce
+  MPI_Count weigh(const Seat& seat, Call& call) const;
+  void fill(const Seat& seat, ServedCall& served) const;
+};
+
+struct ReduceScatter {
+  const void* send;
+  void* receive;
+  Counts counts;
+  MPI_Datatype type;
+  MPI_Op op;
+  MPI_Count weigh(const Seat& seat, Call& call) const;
+  void fill(const Seat& seat, ServedCall& served) const;
+};
+
+struct Allgather {
+  const void* send;
+  MPI_Count send_count;
+  MPI_Datatype send_type;
+  void* receive;
+  Counts counts;
+  MPI_Datatype type;
+  std::optional<Offsets> offsets = std::nullopt;  // none: one block after the other, all of one length
+  MPI_Count weigh(const Seat& seat, Call& call) const;
+  void fill(const Seat& seat, ServedCall& served) const;
+  MPI_Count begin_of(int rank) const { return offsets ? (*offsets)[rank] : rank * counts[0]; }
+};
+
+struct Allgatherv : Allgather {
+  Allgatherv(const void* send, MPI_Count send_count, MPI_Datatype send_type, void* receive, Counts counts,
+             Offsets offsets, MPI_Datatype type)
+      : Allgather{send, send_count, send_type, receive, counts, type, offsets} {}
+};
+
+struct Bcast {
+  void* buffer;
+  MPI_Count count;
+  MPI_Datatype type;
+  int root;
+  MPI_Count weigh(const Seat& seat, Call& call) const;
+  void fill(const Seat& seat, ServedCall& served) const;
+};
+
+struct Barrier {
+  MPI_Count weigh(const Seat& seat, Call& call) const;
+  void fill(const Seat&, ServedCall&) const {}
+};
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,57 @@
+// An MPI call as the engine runs it: one engine call, and the copies to make afterwards.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/planning/call.h"
+#include "fronts/mpi/interpose/types.h"
+
+namespace ringreduce::mpi {
+
+class ServedCall : public Steps {
+ public:
+  ServedCall(const Call& call, MPI_Comm comm) : call(call), comm_(comm) {}
+  ~ServedCall() override;
+  ServedCall(const ServedCall&) = delete;
+  ServedCall& operator=(const ServedCall&) = delete;
+
+  Call call;
+  Extents extents;  // if the call has any
+
+  // Elements of any datatype, as the bytes of a message.
+  const std::byte* packed(const void* from, MPI_Count count, MPI_Datatype type);
+  // Memory that belongs to the call.
+  std::byte* room(std::size_t bytes);
+  // When the call is complete, copies these elements from a message to the program's memory.
+  void land(const std::byte* from, void* to, MPI_Count count, MPI_Datatype type) {
+    landings_.push_back({from, to, count, type});
+  }
+  void finish() {
+    for (const Landing& landing : landings_) put(landing);
+  }
+
+  // For a call that outlives the program's, whose datatypes may be freed before it has finished.
+  void keep_types();
+
+  bool next(Call& call) override;
+
+ private:
+  struct Landing {
+    const std::byte* from;
+    void* to;
+    MPI_Count count;
+    MPI_Datatype type;
+  };
+  void put(const Landing& landing) const;
+
+  const MPI_Comm comm_;
+  bool begun_ = false;
+  std::vector<std::unique_ptr<std::byte[]>> rooms_;
+  std::vector<Landing> landings_;
+  std::vector<MPI_Datatype> kept_;
+};
+
+}  // namespace ringreduce::mpi

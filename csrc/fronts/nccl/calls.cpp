@@ -1,0 +1,225 @@
+#include "fronts/nccl/calls.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "fronts/nccl/real.h"
+#include "gpu/device/library.h"
+
+namespace ringreduce::nccl_api {
+namespace {
+
+DType dtype_of(nccl::DataType type) {
+  constexpr DType known[] = {DType::int8,    DType::uint8,    DType::int32,       DType::uint32,
+                             DType::int64,   DType::uint64,   DType::float16,     DType::float32,
+                             DType::float64, DType::bfloat16, DType::float8_e4m3, DType::float8_e5m2};
+  if (type < std::size(known)) return known[type];
+  throw Refusal(nccl::invalid_argument, "unknown datatype " + std::to_string(static_cast<unsigned>(type)));
+}
+
+void check_rank(const Member& member, int rank, const char* what) {
+  if (rank >= 0 && rank < member.world) return;
+  throw Refusal(nccl::invalid_argument, std::string(what) + " is " + std::to_string(rank) +
+                                            ", but there are " + std::to_string(member.world) + " ranks");
+}
+
+void check_memory(const Member& member, const void* memory, std::size_t count, const char* what) {
+  if (count == 0) return;
+  const std::string which = std::string(what) + " buffer ";
+  if (!memory) throw Refusal(nccl::invalid_argument, which + "is null");
+  int device = 0;
+  CudaLibrary::check(CudaLibrary::get().device_of(&device, memory));
+  if (device == member.device) return;
+  throw Refusal(nccl::invalid_argument,
+                which + (device < 0 ? "is not in GPU memory" : "is on GPU " + std::to_string(device)) +
+                    ", but the communicator uses GPU " + std::to_string(member.device));
+}
+
+// Copies bytes from GPU memory in stream order, and waits for them.
+void fetch(void* to, const void* from, std::size_t bytes, nccl::Stream stream) {
+  const CudaLibrary& cuda = CudaLibrary::get();
+  int captured = 0;
+  CudaLibrary::check(cuda.is_captured(&captured, stream));
+  if (captured) {
+    throw Refusal(nccl::invalid_usage, "messages and factors in GPU memory cannot be captured into a graph");
+  }
+  CudaLibrary::check(cuda.move(to, from, bytes, stream));
+  CudaLibrary::check(cuda.synchronize(stream));
+}
+
+template <class Bits>
+Bits bits_of(const void* scalar) {
+  Bits bits;
+  std::memcpy(&bits, scalar, sizeof bits);
+  return bits;
+}
+
+double value_of_small(unsigned bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
+  const int highest = (1 << exponent_bits) - 1, bias = highest / 2;
+  const int exponent = static_cast<int>(bits >> mantissa_bits) & highest;
+  const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
+  const double sign = (bits >> (exponent_bits + mantissa_bits)) & 1 ? -1 : 1;
+  if (has_infinity && exponent == highest) return mantissa == 0 ? sign * HUGE_VAL : NAN;
+  const int significand = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+  return sign * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+}
+
+double value_of(const void* scalar, DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return bits_of<double>(scalar);
+    case DType::float32:
+      return bits_of<float>(scalar);
+    case DType::float16:
+      return value_of_small(bits_of<std::uint16_t>(scalar), 5, 10, true);
+    case DType::bfloat16:
+      return value_of_small(bits_of<std::uint16_t>(scalar), 8, 7, true);
+    case DType::float8_e4m3:
+      return value_of_small(bits_of<std::uint8_t>(scalar), 4, 3, false);
+    case DType::float8_e5m2:
+      return value_of_small(bits_of<std::uint8_t>(scalar), 5, 2, true);
+    default:
+      throw Refusal(nccl::invalid_argument,
+                    std::string("factors are for floating-point types only, not for ") + name_of(dtype));
+  }
+}
+
+void set_op(Call& call, Member& member, nccl::ReduceOp op, nccl::Stream stream) {
+  constexpr Op known[] = {Op::sum, Op::prod, Op::max, Op::min, Op::avg};
+  if (op < std::size(known)) {
+    call.op = known[op];
+    return;
+  }
+  const Member::Factor factor = member.factor(op);
+  if (factor.dtype != call.dtype) {
+    throw Refusal(nccl::invalid_argument, std::string("the operator is for ") + name_of(factor.dtype) +
+                                              ", but the buffers have type " + name_of(call.dtype));
+  }
+  call.op = Op::premul_sum;
+  call.factor = factor.value;
+  if (!factor.in_device_memory) return;
+  const OnDevice there(CudaLibrary::get(), member.device);
+  alignas(8) char scalar[8];
+  fetch(scalar, factor.in_device_memory, size_of(call.dtype), stream);
+  call.factor = value_of(scalar, call.dtype);
+}
+
+Transfer transfer_for(const Message& message) {
+  Transfer transfer;
+  transfer.sends = message.sends;
+  transfer.dtype = dtype_of(message.type);
+  transfer.peer = message.peer;
+  transfer.count = message.count;
+  return transfer;
+}
+
+// Whether the buffer is used: a collective with a root may omit it on other ranks.
+bool has_input(const Member& member, const Asked& asked) {
+  return has_array(asked.collective, true, member.rank == asked.root);
+}
+bool has_output(const Member& member, const Asked& asked) {
+  return has_array(asked.collective, false, member.rank == asked.root);
+}
+
+// Those of a stream make progress together.
+void launch(Communicator& own, int device, std::span<const Posted> messages) {
+  std::vector<nccl::Stream> streams;
+  for (const Posted& one : messages) {
+    if (std::find(streams.begin(), streams.end(), one.stream) == streams.end()) streams.push_back(one.stream);
+  }
+  for (const nccl::Stream stream : streams) {
+    std::vector<Transfer> transfers;
+    for (const Posted& one : messages) {
+      if (one.stream != stream) continue;
+      transfers.push_back(transfer_for(one.message));
+      transfers.back().data = one.message.data;
+    }
+    own.exchange(device, transfers, stream);
+  }
+}
+
+void pass_through_host(Communicator& own, std::span<const Posted> messages) {
+  const auto room_for = [](const Transfer& transfer) {
+    return std::shared_ptr<char[]>(new char[transfer.bytes() + 1]);
+  };
+  for (const auto& [message, stream] : messages) {
+    if (!message.sends) continue;
+    Transfer transfer = transfer_for(message);
+    const auto held = room_for(transfer);
+    transfer.data = held.get();
+    fetch(held.get(), message.data, transfer.bytes(), stream);
+    own.submit(transfer, held);
+  }
+  for (const auto& [message, stream] : messages) {
+    if (message.sends) continue;
+    Transfer transfer = transfer_for(message);
+    const auto held = room_for(transfer);
+    transfer.data = held.get();
+    own.transfer(transfer);
+    fetch(message.data, held.get(), transfer.bytes(), stream);
+  }
+}
+
+}  // namespace
+
+void check(const Member& member, const Asked& asked) {
+  dtype_of(asked.type);
+  if (rooted(asked.collective)) check_rank(member, asked.root, "the root");
+  if (reduces(asked.collective) && asked.op > nccl::avg) member.factor(asked.op);
+  if (has_input(member, asked)) check_memory(member, asked.input, asked.count, "the send");
+  if (has_output(member, asked)) check_memory(member, asked.output, asked.count, "the receive");
+}
+
+void collect(Member& member, const Asked& asked, nccl::Stream stream) {
+  if (asked.count == 0) return;
+  Call call;
+  call.collective = asked.collective;
+  call.count = asked.count;
+  call.dtype = dtype_of(asked.type);
+  call.root = asked.root;
+  call.device = member.device;
+  if (has_input(member, asked)) call.input = asked.input;
+  if (has_output(member, asked)) call.output = asked.output;
+  if (call.collective == Collective::broadcast && !call.input) call.input = call.output;
+  if (reduces(call.collective)) set_op(call, member, asked.op, stream);
+  try {
+    member.use([&](Communicator& own) { own.enqueue(call, stream); });
+  } catch (const InvalidArgument& refused) {  // the arguments are right, but it is not served here
+    throw Refusal(nccl::invalid_usage, refused.what());
+  }
+}
+
+void check(const Member& member, const Message& message) {
+  dtype_of(message.type);
+  check_rank(member, message.peer, "the peer");
+  check_memory(member, message.data, message.count, message.sends ? "the send" : "the receive");
+}
+
+void carry(Member& member, std::span<const Posted> messages) {
+  if (messages.empty()) return;
+  if (const nccl::Comm real = member.real()) {
+    const NcclLibrary& theirs = NcclLibrary::get();
+    for (const auto& [one, stream] : messages) {
+      check_real(one.sends ? theirs.send(one.data, one.count, one.type, one.peer, real, stream)
+                           : theirs.recv(one.data, one.count, one.type, one.peer, real, stream));
+    }
+    return;
+  }
+  member.use([&](Communicator& own) {
+    const OnDevice there(CudaLibrary::get(), member.device);
+    own.carries_messages() ? launch(own, member.device, messages) : pass_through_host(own, messages);
+  });
+}
+
+Member::Factor read_factor(const void* scalar, nccl::DataType type, nccl::Residence residence) {
+  const DType dtype = dtype_of(type);
+  if (!scalar) throw Refusal(nccl::invalid_argument, "the scalar is null");
+  const char zero[8] = {};
+  value_of(zero, dtype);  // refuses types that are not floats
+  if (residence == nccl::in_device_memory) return {dtype, 1, scalar};
+  return {dtype, value_of(scalar, dtype), nullptr};
+}
+
+}  // namespace ringreduce::nccl_api

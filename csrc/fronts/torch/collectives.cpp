@@ -1,0 +1,143 @@
+// Operations with one tensor in and one out.
+#include "fronts/torch/backend.h"
+#include "fronts/torch/gil.h"
+#include "fronts/torch/meeting.h"
+#include "fronts/torch/sparse.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+// Sizes along the first dimension, in elements; empty: equal parts.
+std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tensor,
+                                       const std::vector<std::int64_t>& splits, int world) {
+  std::vector<std::int64_t> counts;
+  if (splits.empty()) {
+    TORCH_CHECK(tensor.numel() == 0 || (tensor.dim() > 0 && tensor.size(0) % world == 0),
+                "ringreduce: ", what, "'s first dimension is not divisible among ", world, " ranks");
+    counts.assign(world, tensor.numel() / world);
+    return counts;
+  }
+  TORCH_CHECK(static_cast<int>(splits.size()) == world, "ringreduce: ", what, " needs ", world,
+              " split sizes, not ", splits.size());
+  std::int64_t rows = 0;
+  const std::int64_t row =
+      tensor.dim() > 0 && tensor.size(0) > 0 ? tensor.numel() / tensor.size(0) : std::int64_t{1};
+  for (const std::int64_t n : splits) {
+    TORCH_CHECK(n >= 0, "ringreduce: ", what, " has the negative split size ", n);
+    rows += n;
+    counts.push_back(n * row);
+  }
+  TORCH_CHECK(rows == (tensor.dim() > 0 ? tensor.size(0) : tensor.numel()), "ringreduce: ", what,
+              "'s split sizes add up to ", rows, ", not to its first dimension");
+  return counts;
+}
+
+}  // namespace
+
+int RingBackend::checked_root(const char* what, std::int64_t root) const {
+  TORCH_CHECK(root >= 0 && root < size_, "ringreduce: the root of ", what, " must be a rank from 0 to ",
+              size_ - 1, ", not ", root);
+  return static_cast<int>(root);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
+  if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
+  const at::Tensor& tensor = only("all_reduce", tensors);
+  const auto operation = this->operation(c10d::OpType::ALLREDUCE, "ringreduce:all_reduce", options);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->update(combining(Collective::all_reduce, tensor, options.reduceOp), tensor);
+  return launch(operation, std::move(calls), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
+                                                        const c10d::AllreduceOptions& options) {
+  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
+  const auto operation =
+      this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "ringreduce:sparse_all_reduce", options);
+  auto steps = std::make_unique<SparseAllReduce>(tensors.front(), options.reduceOp, size_, operation.timeout);
+  return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const at::Tensor& tensor = only("reduce", tensors);
+  const auto operation = this->operation(c10d::OpType::REDUCE, "ringreduce:reduce", options);
+  Call call = combining(Collective::reduce, tensor, options.reduceOp);
+  call.root = checked_root("reduce", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  if (call.root == rank_) {
+    calls->update(call, tensor);
+  } else {
+    calls->reads(call, tensor);
+    calls->add(call);
+  }
+  return launch(operation, std::move(calls), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = only("broadcast", tensors);
+  const auto operation = this->operation(c10d::OpType::BROADCAST, "ringreduce:broadcast", options);
+  Call call = moving(Collective::broadcast, tensor);
+  call.root = checked_root("broadcast", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->update(call, tensor);
+  return launch(operation, std::move(calls), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::AllgatherOptions& options) {
+  check_pair("all_gather_into_tensor", output, input, size_);
+  const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "ringreduce:all_gather", options);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->add(moving(Collective::all_gather, input), input, output);
+  return launch(operation, std::move(calls), {input}, {{output}});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                            const c10d::ReduceScatterOptions& options) {
+  check_pair("reduce_scatter_tensor", input, output, size_);
+  const auto operation =
+      this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "ringreduce:reduce_scatter", options);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->add(combining(Collective::reduce_scatter, output, options.reduceOp), input, output);
+  return launch(operation, std::move(calls), {input}, {{output}});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                     std::vector<std::int64_t>& output_splits,
+                                                     std::vector<std::int64_t>& input_splits,
+                                                     const c10d::AllToAllOptions& options) {
+  check_list("all_to_all_single", {output, input}, 2, input);
+  const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
+  Call call = moving(Collective::all_to_all, input);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
+  const auto received = split_counts("all_to_all_single's output", output, output_splits, size_);
+  if (input_splits.empty() && output_splits.empty()) {
+    TORCH_CHECK(input.numel() == output.numel(), "ringreduce: all_to_all_single without split sizes takes ",
+                "input and output of one length, not ", input.numel(), " and ", output.numel(), " elements");
+    call.count /= static_cast<std::size_t>(size_);
+  } else {
+    const std::size_t times = moved(input.scalar_type()).times;
+    calls->blocks(call, extents_of(sent, times), extents_of(received, times));
+  }
+  calls->add(call, input, output);
+  return launch(operation, std::move(calls), {input}, {{output}});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
+  const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  Call call;
+  call.collective = Collective::barrier;
+  calls->add(call);
+  return launch(operation, std::move(calls), {}, {});
+}
+
+void RingBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const StaysAtEnd here;
+  const Milliseconds timeout = options.timeout.count() >= 0 ? options.timeout : timeout_.load();
+  monitored_barrier(*store_, rank_, size_, monitored_++, timeout, wait_all_ranks);
+}
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,107 @@
+// The communicator's collectives of arrays in GPU memory. All of a rank's arrays are on one GPU, and its
+// launches there run one after the other, on any runner and stream.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/calls/progress.h"
+
+namespace ringreduce {
+
+class Buffers;
+class Communicator;
+class DeviceBoxes;
+class GpuWork;
+class Messenger;
+class Runner;
+class Watch;
+struct Gpu;
+struct Launch;
+struct NoRoom;
+
+class GpuCollectives {
+ public:
+  // Makes another group of the same ranks; a collective.
+  using Another = std::function<std::unique_ptr<Communicator>()>;
+  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Another another);
+  ~GpuCollectives();
+  GpuCollectives(const GpuCollectives&) = delete;
+  GpuCollectives& operator=(const GpuCollectives&) = delete;
+
+  // As in Communicator.
+  void prepare(int device);
+  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream);
+  std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
+                                           std::optional<void*> stream, Arrays arrays = {});
+  bool carries_messages();
+  void enqueue(const Call& call, std::optional<void*> stream);
+  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream, Arrays arrays = {});
+  void register_memory(int device, void* memory, std::size_t bytes);
+  void deregister_memory(int device, void* memory);
+  void* own_stream();
+  std::size_t footprint();
+  bool was_direct();
+
+  // Waits for launched work, and tells the other ranks that this one no longer needs them.
+  void finish();
+  // Ends what is running.
+  void leave();
+  // A forked child cannot release anything, because the GPU only knows the parent.
+  void disown();
+
+ private:
+  enum Path { reaching_peers, over_nccl, over_hosts };
+
+  // Keeps what a call uses alive, even if another thread leaves meanwhile.
+  struct Ready {
+    std::shared_ptr<Gpu> gpu;
+    Runner& runner;
+  };
+  enum class For { calls, calls_over_nccl, calls_and_messages };
+  static For means_of(const Call& call);
+  Ready ready(int device, For what);
+  Path agree_on_path();
+  std::string why_not_nccl();
+  Path instead_of_kernels(const NoRoom& full);
+  std::unique_ptr<Runner> meet(const Gpu& gpu, Path path, bool messages);
+  std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
+  std::vector<std::shared_ptr<Runner>> runners();
+  template <typename Step>
+  void in_order(const Gpu& gpu, Step step);
+  void launch(const Ready& on, const Call& call, Launch& launch);
+  struct Carrying {
+    std::shared_ptr<Gpu> gpu;
+    Messenger& messenger;
+  };
+  Messenger* messenger() const;
+  Carrying for_messages(int device);
+  void launch(const Carrying& on, std::span<const Transfer> transfers, void* stream);
+  bool is_idle();
+  void tick();
+  std::shared_ptr<GpuWork> work_beside(int device, std::optional<void*> stream, void* own, Arrays arrays);
+
+  Calls& calls_;
+  Progress& progress_;
+  const Exchange exchange_;
+  const Another another_;
+  Turn meeting_;      // one at a time; its holder may read what follows
+  std::mutex mutex_;  // writers hold this, too
+  std::shared_ptr<Gpu> gpu_;
+  std::optional<Path> path_of_schedules_;  // as agreed by all ranks
+  bool may_use_nccl_ = true;               // unasked; the same
+  std::unique_ptr<Watch> watch_;
+  std::deque<std::pair<std::shared_ptr<GpuWork>, Arrays>> beside_;  // whose arrays are in use
+  std::atomic<std::uint64_t> last_launched_{0};                     // the number of that call
+  std::atomic<int> launching_{0};                                   // calls on their way to the GPU
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,224 @@
+#include "gpu/kernels/runner.h"
+
+#include <algorithm>
+#include <new>
+
+#include "gpu/kernels/flatten.h"
+#include "gpu/kernels/kernel_library.h"
+#include "transport/interface/errors.h"
+
+namespace ringreduce {
+
+using device::Duty;
+
+namespace {
+
+constexpr std::size_t KiB = 1024;
+// Up to this size every rank sends everything to every other: few bytes, and one hop. Not measured on a card
+// yet.
+constexpr std::size_t one_shot_up_to = 64 * KiB;
+constexpr std::size_t shortest_slice = 4 * KiB;
+// For collectives in which a rank keeps what it receives until it can continue: from each rank, in each
+// block.
+constexpr std::size_t longest_slice_kept = 16 * KiB;
+
+bool is_direct(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::all_gather;
+}
+
+}  // namespace
+
+KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
+                           std::unique_ptr<Buffers> buffers)
+    : Runner(rank, world, device),
+      uploads_(new_stream(cuda_, device)),
+      event_(new_event(cuda_, device)),
+      mark_(new_event(cuda_, device)),
+      boxes_(std::move(boxes)),
+      buffers_(std::move(buffers)),
+      programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
+      target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
+      report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
+      report_(new(report_memory_.at()) device::Report()),
+      messenger_(boxes_->layout().lanes > 0
+                     ? std::make_unique<KernelMessenger>(rank, world, device, priority, *boxes_, *report_)
+                     : nullptr) {
+  if (buffers_) buffers_->start([this] { return is_idle(); });
+}
+
+KernelRunner::~KernelRunner() {
+  if (buffers_) buffers_->stop();
+  try {
+    wait_until_idle();
+    boxes_->leave(uploads_.get());
+  } catch (const Error&) {  // a GPU that has failed does nothing any more
+  }
+}
+
+void KernelRunner::wait_until_idle() {
+  const OnDevice there(cuda_, device_);
+  if (last()) CudaLibrary::check(cuda_.wait(last(), uploads_.get()));
+  if (messenger_) messenger_->let_wait(uploads_.get());
+  CudaLibrary::check(cuda_.synchronize(uploads_.get()));
+}
+
+void KernelRunner::give_up() {
+  if (buffers_) buffers_->freeze();
+  __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
+}
+
+std::uint64_t KernelRunner::collectives_ended() const {
+  std::uint64_t least = heard(report_->done[0]);
+  for (int i = 1; i < boxes_->layout().blocks; ++i) least = std::min(least, heard(report_->done[i]));
+  return least;
+}
+
+std::optional<Transfer> KernelRunner::waiting_message() {
+  if (!messenger_ || heard(report_->begun) != collectives_ended()) return std::nullopt;
+  return messenger_->waiting();
+}
+
+// A peer, plus 1, that has made another call.
+void KernelRunner::check() {
+  if (messenger_) messenger_->check();
+  if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
+  if (heard(report_->overlaps) == 0) return;
+  throw Failure(Cause::mismatch, rank_,
+                "rank " + std::to_string(rank_) +
+                    " ran two collectives on its GPU at the same time, such as a graph's replay and another "
+                    "call: put both on one stream, or make one stream wait for an event of the other");
+}
+
+// --- planning --------------------------------------------------------------------------------------------
+
+// Hand-tuned kernels run only if the ranks choose them by themselves and agree without communicating, from
+// where all of them are and what is called.
+Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
+  const bool chosen = call.algorithm == automatic && !is_forced;
+  if (!chosen || call.input_extents || call.op == Op::premul_sum || call.wire != Encoding::none) {
+    return Duty::interpret;
+  }
+  if (call.collective == Collective::all_reduce && world_ <= device::most_one_shot_ranks &&
+      call.count * size_of(call.dtype) <= one_shot_up_to) {
+    return Duty::one_shot;
+  }
+  // Between processes only if it is worth it, and with the program as a fallback in the kernel.
+  const bool reaches =
+      boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to);
+  return is_direct(call.collective) && reaches ? Duty::direct : Duty::interpret;
+}
+
+// Enough slices for all blocks, unless that makes them too short. The same on all ranks.
+std::size_t KernelRunner::slice_bytes(const Call& call) const {
+  const std::size_t longest =
+      !ends_alike(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
+  if (call.input_extents) return longest;
+  const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().arenas(), 1));
+  const std::size_t each = call.count * size_of(call.dtype) / blocks;
+  const std::size_t chunks = !has_blocks(call.collective) ? static_cast<std::size_t>(world_) : 1;
+  return std::clamp(each / chunks, shortest_slice, longest);
+}
+
+// A hand-tuned kernel has an algorithm's name, too.
+const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
+  boxes_->claim(launch.stream);
+  Call here = call;
+  duty_ = duty_for(call, planner.is_forced(call.collective));
+  if (duty_ != Duty::interpret) {
+    const bool two_shot = call.collective == Collective::all_reduce;
+    const char* name = duty_ == Duty::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
+    here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
+  }
+  if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
+  const Plan& plan = planner.plan(here, target_);
+  place_ = {};
+  if (duty_ == Duty::interpret || (duty_ == Duty::direct && buffers_)) {
+    place_ = programs_.find(call, plan, boxes_->layout(), launch);
+  }
+  return plan;
+}
+
+// --- launching -------------------------------------------------------------------------------------------
+
+// In packs, so that shares begin at accesses of 16 bytes.
+device::Share KernelRunner::share_of(const Call& call) const {
+  const std::uint64_t bytes = call.count * size_of(call.dtype);
+  const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
+  if (call.collective == Collective::reduce_scatter) return {rank * bytes, rank * bytes, bytes, true, false};
+  if (call.collective == Collective::all_gather) return {rank * bytes, rank * bytes, bytes, false, true};
+  constexpr std::uint64_t pack = 16;
+  const std::uint64_t packs = (bytes + pack - 1) / pack;
+  const std::uint64_t begin = std::min(packs * rank / world * pack, bytes);
+  const std::uint64_t end = std::min(packs * (rank + 1) / world * pack, bytes);
+  return {begin, begin, end - begin, true, true};
+}
+
+device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
+  const bool reducing = reduces(call.collective);
+  device::Errand errand{};
+  errand.rank = rank_;
+  errand.dtype = static_cast<std::int32_t>(call.wire != Encoding::none ? DType::float32
+                                           : reducing                  ? call.dtype
+                                                                       : DType::uint8);
+  errand.wire = static_cast<std::int32_t>(call.wire);
+  errand.arrays = static_cast<std::int32_t>(plan.geometry.narrow);
+  errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
+  errand.duty = duty_;
+  errand.contract = contract;
+  errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
+  errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
+  errand.program = reinterpret_cast<const device::FlatProgram*>(place_.program);
+  errand.temp = place_.temp;
+  const bool averages = reducing && call.op == Op::avg;
+  errand.last = averages ? Scale{plan.divide, world_} : Scale{1, 1};
+  errand.scales = reducing && call.op == Op::premul_sum;
+  errand.own = {errand.scales ? call.factor : 1, 1};
+  errand.boxes = boxes_->layout();
+  for (int rank = 0; rank < world_; ++rank) errand.memories[rank] = boxes_->memory(rank);
+  errand.report = report_;
+  return errand;
+}
+
+// Gives the kernels of other devices access to the call's arrays.
+void KernelRunner::admit_peers(const Call& call) const {
+  const std::vector<int>& devices = boxes_->devices_of_peers();
+  if (devices.empty()) return;
+  const auto admit = [&](const void* memory, std::size_t bytes) {
+    CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
+  };
+  admit(call.input, bytes_of_input(call, world_, rank_));
+  if (call.output != call.input) admit(call.output, bytes_of_output(call, world_, rank_));
+}
+
+// Where all ranks reach the arrays, as far as others read or write them; 0 if some rank does not.
+void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
+  const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
+                         Buffers::Places& places) {
+    if (for_all && buffers_) {
+      buffers_->find(memory, bytes, captured, places);
+    } else {
+      std::fill_n(places, world_, reinterpret_cast<std::uintptr_t>(base));
+    }
+  };
+  place(call.input, errand.input, bytes_of_input(call, world_, rank_), errand.share.from_all, errand.inputs);
+  place(call.output, errand.output, bytes_of_output(call, world_, rank_), errand.share.to_all,
+        errand.outputs);
+}
+
+void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
+  device::Errand errand = errand_for(call, plan, launch.contract);
+  std::unique_lock<std::mutex> held;
+  if (duty_ == Duty::direct) {
+    errand.share = share_of(call);
+    admit_peers(call);
+    if (buffers_) held = buffers_->hold();
+    place_arrays(call, launch.captured, errand);
+  } else if (duty_ == Duty::one_shot) {
+    errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
+  }
+  CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
+  if (!launch.captured) record_last(event_.get(), launch.stream);
+}
+
+}  // namespace ringreduce

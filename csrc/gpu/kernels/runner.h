@@ -1,0 +1,61 @@
+// Runs collectives with kernels that access their peers' memory and wait for each other there: one per call
+// and rank.
+#pragma once
+
+#include <memory>
+
+#include "gpu/kernels/boxes.h"
+#include "gpu/kernels/buffers.h"
+#include "gpu/kernels/messenger.h"
+#include "gpu/kernels/programs.h"
+#include "gpu/runner/runner.h"
+
+namespace ringreduce {
+
+class KernelRunner : public Runner {
+ public:
+  // `buffers`: for ranks that are processes and may reach each other's arrays.
+  KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
+               std::unique_ptr<Buffers> buffers);
+  ~KernelRunner() override;
+
+  const char* what() const override { return "a collective on its GPU"; }
+  std::size_t footprint() const override { return boxes_->bytes() + programs_.footprint(); }
+  const Plan& plan(Planner& planner, const Call& call, const Launch& launch) override;
+  void launch(const Call& call, const Plan& plan, const Launch& launch) override;
+  std::uint64_t begun() override { return heard(report_->begun) + (messenger_ ? messenger_->begun() : 0); }
+  std::uint64_t ended() override { return collectives_ended() + (messenger_ ? messenger_->ended() : 0); }
+  bool was_direct() const override {
+    return heard(report_->done[0]) != 0 && heard(report_->direct) == heard(report_->done[0]);
+  }
+  bool is_idle() override { return Runner::is_idle() && (!messenger_ || messenger_->is_idle()); }
+  Messenger* messenger() override { return messenger_.get(); }
+  std::optional<Transfer> waiting_message() override;
+  void check() override;
+  void give_up() override;
+
+ private:
+  std::uint64_t collectives_ended() const;
+  device::Duty duty_for(const Call& call, bool is_forced) const;
+  std::size_t slice_bytes(const Call& call) const;
+  device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
+  device::Share share_of(const Call& call) const;
+  void admit_peers(const Call& call) const;
+  void place_arrays(const Call& call, bool captured, device::Errand& errand) const;
+  void wait_until_idle();
+
+  const CudaHandle uploads_;
+  CudaHandle event_, mark_;  // after the last call; and after an earlier one
+  const std::unique_ptr<DeviceBoxes> boxes_;
+  const std::unique_ptr<Buffers> buffers_;
+  DevicePrograms programs_;
+  const Target target_;
+  DeviceMemory report_memory_;
+  device::Report* const report_;
+  const std::unique_ptr<KernelMessenger> messenger_;  // null: there are too few blocks for one
+  // Of the last plan.
+  device::Duty duty_ = device::Duty::interpret;
+  DevicePrograms::Place place_;
+};
+
+}  // namespace ringreduce

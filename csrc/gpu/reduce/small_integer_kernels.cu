@@ -1,0 +1,4 @@
+#include "gpu/reduce/kernel_templates.cuh"
+
+template ringreduce::device::Kernel
+ringreduce::device::combining_kernel<ringreduce::device::Family::small_integer>(DType, Op, int);

@@ -1,4 +1,0 @@
-#include "reduce/cuda/kernel_templates.cuh"
-
-template ringreduce::device::Kernel
-ringreduce::device::combining_kernel<ringreduce::device::Family::small_float>(DType, Op, int);
