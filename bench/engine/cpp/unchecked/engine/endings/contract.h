@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:bench/engine/cpp/unchecked/engine/contract.h
-// csrc/engine/contract.h without the check: for bench/engine/contract.py alone.
-========
-// csrc/engine/endings/contract.h without the check: for bench/contract.py alone.
->>>>>>>> part-csrc:bench/cpp/unchecked/engine/endings/contract.h
+// csrc/engine/endings/contract.h without the check: for bench/engine/contract.py alone.
 #pragma once
 
 #include <cstdint>
