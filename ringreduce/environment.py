@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from ringreduce.annotations import Transport
 
 __all__ = ["VARIABLES", "Variable", "check", "complaints", "page", "set_here"]
 
@@ -48,7 +50,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "running.md#ranks-that-are-started-again",
         ),
         Variable(
-            "RINGREDUCE_TRANSPORT", ("auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"), "`auto`",
+            "RINGREDUCE_TRANSPORT", get_args(Transport), "`auto`",
             "how bytes travel, like `ringreduce.init(transport=...)`; `auto` is `shm+tcp`", "network.md#settings",
         ),
         Variable(

@@ -164,7 +164,7 @@ def buffers(collective: str, rank: int, world: int, count: int, source: Any, in_
     wire=st.sampled_from(["int8", "fp8"]),
     dtype=st.sampled_from(list(NARROW)),
     count=st.one_of(st.integers(0, 3000), st.sampled_from([2304, 4608, 20_000])),
-    op=st.sampled_from(["sum", "avg", "prod", "min", "max", "premul_sum"]),
+    op=st.sampled_from(["sum", "avg", "prod", "min", "max", "scaled"]),
     slice_bytes=st.sampled_from([0, 1024, 5000, 20_000]),
     lanes=st.integers(1, 4),
     in_place=st.booleans(),
@@ -186,8 +186,8 @@ def test_any_call(which, world, wire, dtype, count, op, slice_bytes, lanes, in_p
             x, out = buffers(collective, comm.rank, world, count, source, in_place)
             before = None if x is None else x.copy()
             comm._c.collective(
-                collective, x, out, op, 0.3 + comm.rank if op == "premul_sum" else None, world - 1, handle, None, None,
-                None, False, slice_bytes, lanes, wire,
+                collective, x, out, "sum" if op == "scaled" else op, 0.3 + comm.rank if op == "scaled" else None,
+                world - 1, handle, None, None, None, False, slice_bytes, lanes, wire,
             )  # fmt: skip
             if x is not None and (out is None or not np.shares_memory(x, out)):
                 assert before.tobytes() == x.tobytes(), "the input was changed"

@@ -57,10 +57,15 @@ std::size_t total(const Extents& extents) {
   return extents.offset.back() + extents.count.back();
 }
 
+// premul_sum is no op that a caller names, but a sum with a factor.
 Op op_named(std::string_view name) {
-  if (const auto op = find_named<Op>(name, op_count)) return *op;
-  throw InvalidArgument("op must be one of sum, avg, prod, min, max, band, bor, bxor or premul_sum, not '" +
-                        std::string(name) + "'");
+  const auto op = find_named<Op>(name, op_count);
+  if (op && *op != Op::premul_sum) return *op;
+  std::string known;
+  for (int i = 0; i < op_count; ++i) {
+    if (static_cast<Op>(i) != Op::premul_sum) known += std::string(op_names[i]) + ", ";
+  }
+  throw InvalidArgument("op must be one of " + known + "not '" + std::string(name) + "'");
 }
 
 }  // namespace
@@ -68,7 +73,7 @@ Op op_named(std::string_view name) {
 void set_op(Call& call, nb::handle op, nb::handle factor) {
   call.op = op_named(text(op, "op"));
   if (factor.is_none()) return;
-  if (call.op != Op::sum && call.op != Op::premul_sum) {
+  if (call.op != Op::sum) {
     throw InvalidArgument(std::string("factor can only be used with op 'sum', not with '") +
                           name_of(call.op) + "'");
   }

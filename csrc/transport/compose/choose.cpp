@@ -47,7 +47,9 @@ std::string chosen(const std::string& wanted, bool has_job) {
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
   const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
   if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
-    throw InvalidArgument(what + " must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '" + name + "'");
+    std::string known;
+    for (const std::string_view one : names) known.append(one).append(", ");
+    throw InvalidArgument(what + " must be one of " + known + "not '" + name + "'");
   }
   if (has_job || !needs_job(name)) return name;
   throw InvalidArgument(what + " " + name + " is only for communicators that ringreduce.init() creates");

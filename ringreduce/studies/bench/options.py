@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ringreduce import schedules
-from ringreduce.annotations import Transport
+from ringreduce.annotations import Op, Transport
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.studies.bench.peers import HOMES, VENDORS
@@ -19,7 +19,7 @@ from ringreduce.studies.bench.run import Plan
 from ringreduce.text import byte_count, names, sizes
 
 TRANSPORTS = tuple(name for name in get_args(Transport) if name != "auto")
-OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
+OPS = get_args(Op)
 
 
 def add_options(parser: ArgumentParser) -> None:
