@@ -3,6 +3,7 @@
 #   make bench-tables  measures README's tables beside the peers, which it installs, and writes them there
 #   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
+#   make test-quick  what to run after an edit: the checks, the engine, and a test or two of each front (a minute)
 #   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-horovod HOROVOD=FOLDER  Horovod's own tests for torch, of a checkout of Horovod, with our modules
@@ -49,12 +50,12 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench bench-tables train docs test test-all built-for-test test-torch test-horovod test-slurm chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,18s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,19s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -74,6 +75,13 @@ train: engine $(VENV)/.train
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
 test: check built-for-test
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'not slow'
+
+# Chosen to take a minute on two cores, and to fail if a room is broken.
+QUICK := tests/schedules tests/engine/reduce tests/engine/transport tests/build/test_layers.py tests/build/test_rooms.py \
+  tests/build/test_doors.py tests/communicator/collectives/test_values.py tests/communicator/api/test_surface.py \
+  tests/start/test_start.py
+test-quick: check fronts
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'not slow' -q $(QUICK)
 
 built-for-test: emulated-gpu $(VENV)/.tools .venv-mpich/.ready
 

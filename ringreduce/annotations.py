@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
+from ringreduce.schedules import Schedule
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from ringreduce.schedules import Schedule
 else:
     Buffer = Any  # Python has none before 3.12
 
@@ -43,7 +43,7 @@ A = TypeVar("A", bound=WritableArray)
 Stream: TypeAlias = Any
 """A handle of a CUDA stream, a stream of torch or CuPy, or any object with ``__cuda_stream__``."""
 
-Algorithm: TypeAlias = "str | Callable[..., Schedule]"
+Algorithm: TypeAlias = str | Callable[..., Schedule]
 """The name of an algorithm, or a function (world, rank) -> Schedule."""
 
 Op = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]

@@ -69,25 +69,25 @@ constexpr const char* name_of(Collective collective) {
 constexpr bool reduces(Collective collective) {
   return facts_of(collective).reduces;
 }
-constexpr Holds held(Collective collective, bool before) {
+constexpr Holds contents(Collective collective, bool before) {
   return before ? facts_of(collective).before : facts_of(collective).after;
 }
 constexpr bool rooted(Collective collective) {
-  return held(collective, true) == Holds::on_root || held(collective, false) == Holds::on_root;
+  return contents(collective, true) == Holds::on_root || contents(collective, false) == Holds::on_root;
 }
 // Whether all ranks end with the same values.
 constexpr bool ends_alike(Collective collective) {
-  return held(collective, false) == Holds::whole;
+  return contents(collective, false) == Holds::whole;
 }
 // Whether the buffer consists of a block for each rank. The engine cuts slices from every block; if there are
 // none, from the whole buffer, and divides each slice into the schedule's chunks.
 constexpr bool has_blocks(Collective collective) {
-  return held(collective, true) == Holds::own_block || held(collective, false) == Holds::own_block ||
-         held(collective, true) == Holds::exchanged;
+  return contents(collective, true) == Holds::own_block || contents(collective, false) == Holds::own_block ||
+         contents(collective, true) == Holds::exchanged;
 }
 // Whether a rank gives an input (before), or takes a result.
 constexpr bool has_array(Collective collective, bool before, bool is_root) {
-  const Holds what = held(collective, before);
+  const Holds what = contents(collective, before);
   return what == Holds::on_root ? is_root : what != Holds::nothing;
 }
 

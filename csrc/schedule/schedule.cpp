@@ -11,7 +11,7 @@ int chunks_in(const std::vector<Span>& spans) {
 namespace {
 
 bool holds(const Schedule& schedule, int chunk, bool before) {
-  switch (held(schedule.collective, before)) {
+  switch (contents(schedule.collective, before)) {
     case Holds::own_block:
       return chunk == schedule.rank;
     case Holds::on_root:

@@ -202,8 +202,8 @@ void SymbolicRun::refuse_deadlock() const {
 
 void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
   const Schedule& s = *rank.plan;
-  const bool from_root = held(collective_, true) == Holds::on_root;
-  const bool swapped = held(collective_, true) == Holds::exchanged;
+  const bool from_root = contents(collective_, true) == Holds::on_root;
+  const bool swapped = contents(collective_, true) == Holds::exchanged;
   const int source = from_root ? s.root : chunk;
   if (rank.chunks[chunk] == expressions_.leaf(swapped ? s.rank : chunk, source)) return;
   refuse("rank ", s.rank, " must end with chunk ", swapped ? s.rank : chunk, " of rank ", source,

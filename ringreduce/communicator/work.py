@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ringreduce import _engine, errors
 from ringreduce._engine import values
+from ringreduce.annotations import Stream
 from ringreduce.communicator.arrays import streams
 
 __all__ = ["GpuWork", "Work"]
@@ -119,7 +120,7 @@ class GpuWork(Work[Result]):
         result: Any,
         array: Array | None,
         after: Callable[[], None] | None,
-        stream: streams.Stream,
+        stream: Stream,
     ):
         super().__init__(comm, engine, result, after)
         self._array = array

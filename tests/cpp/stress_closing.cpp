@@ -20,13 +20,12 @@ namespace {
 // A wire on which frames lie until they are called for, in whatever order.
 class SlowWire : public RemoteTransport {
  public:
-  explicit SlowWire(int rank) : RemoteTransport(rank, 2, true) {}
+  explicit SlowWire(int rank) : RemoteTransport("slow wire", rank, 2, true) {}
   ~SlowWire() override {
     for (const Outgoing& frame : under_way_) frames_.written(1 - rank, frame);
     frames_.messages.forget();
   }
 
-  const char* name() const override { return "slow wire"; }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);

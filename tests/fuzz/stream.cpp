@@ -23,7 +23,7 @@ const std::string group(16, 'g'), secret = "secret";
 class Rank final : public RemoteTransport {
  public:
   Rank(int rank, Descriptor socket, std::optional<Purpose> dials)
-      : RemoteTransport(rank, 2, true), membership_{rank, 2, group, secret} {
+      : RemoteTransport("stream", rank, 2, true), membership_{rank, 2, group, secret} {
     if (dials) {
       stream_.emplace(0, std::move(socket), membership_, frames_, 1 - rank, *dials);
     } else {
@@ -38,7 +38,6 @@ class Rank final : public RemoteTransport {
     move_locked();
   }
 
-  const char* name() const override { return "stream"; }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);

@@ -14,7 +14,7 @@ namespace ringreduce::fuzz {
 class Wire final : public RemoteTransport {
  public:
   Wire(int rank, int world, Input& input)
-      : RemoteTransport(rank, world, true), input_(input), peers_(static_cast<std::size_t>(world)) {}
+      : RemoteTransport("wire", rank, world, true), input_(input), peers_(static_cast<std::size_t>(world)) {}
   ~Wire() override {
     for (int peer = 0; peer < world; ++peer) abandon(peer);
   }
@@ -22,7 +22,6 @@ class Wire final : public RemoteTransport {
   // Something happens at one of the peers.
   void step();
 
-  const char* name() const override { return "wire"; }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);

@@ -28,6 +28,7 @@ PUBLIC = [""]  # the package's own names, as programs use them
 ROOMS = {
     **{name: ["_engine", "descriptors", "environment"] for name in GROUND},
     "annotations": ["schedules"],
+    "environment": ["annotations"],
     "": ["schedules", "communicator", "diagnosis", "start", "training"],
     "schedules": [],
     "build": [],

@@ -59,12 +59,14 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       log_name(given.log_name.empty() ? "rank " + std::to_string(rank) : given.log_name),
       diagnosis(*transport),
       account(world),
-      shown({rank, world, transport->told.group, transport->name(), given.members, transport->told.machine}),
+      shown({rank, world, transport->told.group, transport->facts().name, given.members,
+             transport->told.machine}),
       messages(*transport),
-      planner(rank, world,
-              {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed(),
-               transport->shared_cores(), transport->longest_eager()},
-              options.reproducible, transport->hosts(), agreed(options.tuned, transport->told)),
+      planner(
+          rank, world,
+          {tuning_of(transport->facts().name), transport->facts().capacity, transport->facts().oversubscribed,
+           transport->facts().shared_cores, transport->facts().longest_eager},
+          options.reproducible, transport->facts().hosts, agreed(options.tuned, transport->told)),
       executor(*transport),
       fork_epoch_(watch_forks()),
       current_(&shown.next(0)) {
@@ -166,8 +168,8 @@ void Calls::begin(const Call& call) {
 }
 
 bool Calls::is_brief(const Call& call) const {
-  return !transport->queues() && !transport->oversubscribed() && bytes_of_input(call, world, rank) <= brief &&
-         bytes_of_output(call, world, rank) <= brief;
+  return !transport->facts().queues && !transport->facts().oversubscribed &&
+         bytes_of_input(call, world, rank) <= brief && bytes_of_output(call, world, rank) <= brief;
 }
 
 void Calls::begin_later(const Call& call) {
@@ -249,7 +251,7 @@ int Calls::peer_of(const Request& request) const {
 }
 
 bool Calls::flushed() const {
-  return !transport->queues() ||
+  return !transport->facts().queues ||
          (transport->flushed(Transport::point_to_point_lane) && transport->flushed(Transport::body_lane));
 }
 

@@ -122,7 +122,7 @@ std::shared_ptr<Work> Progress::submit(const Transfer& transfer, Arrays arrays) 
   auto work = std::make_shared<Work>();
   work->begin(Clock::now());
   PendingMessage message{nullptr, work, work->began()};
-  if (calls_.transport->queues()) start_thread();  // which sends what is queued
+  if (calls_.transport->facts().queues) start_thread();  // which sends what is queued
   try {
     bool sent = false;
     calls_.guarded([&] {

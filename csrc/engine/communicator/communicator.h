@@ -24,8 +24,8 @@ class Communicator {
 
   int rank() const { return calls_.rank; }
   int size() const { return calls_.world; }
-  const char* transport_name() const { return calls_.transport->name(); }
-  bool oversubscribed() const { return calls_.transport->oversubscribed(); }
+  const std::string& transport_name() const { return calls_.transport->facts().name; }
+  bool oversubscribed() const { return calls_.transport->facts().oversubscribed; }
   // The number of each rank's host; empty if all ranks share one.
   const std::vector<int>& machines() const { return calls_.transport->told.machine; }
   std::size_t footprint() const { return calls_.transport->footprint() + calls_.executor.temp_bytes(); }

@@ -79,7 +79,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, std::optio
   }
   std::sort(order.begin(), order.end());
   if (color < 0) {
-    for (int i = 0; i < calls_.transport->exchanges(); ++i) exchange("");
+    for (int i = 0; i < calls_.transport->facts().exchanges; ++i) exchange("");
     return nullptr;
   }
   int new_rank = 0;

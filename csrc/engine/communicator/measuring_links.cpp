@@ -170,22 +170,22 @@ void survey_together(Communicator& group, const std::vector<int>& hosts, Links& 
 void Communicator::know(Links links) {
   const auto turn = calls_.take_turn(calls_.turn, "measure_links()", {});
   links_ = std::move(links);
-  calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->hosts()), links_);
+  calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->facts().hosts), links_);
 }
 
 Links Communicator::measure_links() {
   Call barrier;
   barrier.collective = Collective::barrier;
   run(barrier);  // after what is running
-  know(survey(*this, calls_.transport->hosts(), std::numeric_limits<int>::max()));
+  know(survey(*this, calls_.transport->facts().hosts, std::numeric_limits<int>::max()));
   return links_;
 }
 
 void Communicator::synthesise() {
   Links links = measure_links();
-  survey_together(*this, calls_.transport->hosts(), links);
+  survey_together(*this, calls_.transport->facts().hosts, links);
   know(links);
-  synthesise(network_of(links, calls_.transport->hosts()));
+  synthesise(network_of(links, calls_.transport->facts().hosts));
 }
 
 void Communicator::synthesise(Network network) {
@@ -205,7 +205,7 @@ void Communicator::settle() {
 
 // Only if all ranks want to.
 void Communicator::measure_links_if_far() {
-  if (size() == 1 || !calls_.transport->distant()) return;
+  if (size() == 1 || !calls_.transport->facts().distant) return;
   std::uint8_t wanted = environment("RINGREDUCE_LINKS", {"auto", "off"}) != "off";
   if (wanted && calls_.planner.is_forced(Collective::all_reduce, "synthesised")) wanted = 2;
   Call call;
@@ -217,7 +217,7 @@ void Communicator::measure_links_if_far() {
   if (wanted == 2) {
     synthesise();
   } else if (wanted) {
-    know(survey(*this, calls_.transport->hosts(), most_rounds));
+    know(survey(*this, calls_.transport->facts().hosts, most_rounds));
   }
 }
 

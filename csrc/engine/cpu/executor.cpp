@@ -23,7 +23,7 @@ bool writes_afresh(const Task& task) {
   if (task.plan->geometry.narrow != Encoding::none)
     return false;  // copies go to the slice's memory, which is used again
   const bool in_place = task.input == task.output;
-  return !in_place || !(reduces(collective) || held(collective, true) == Holds::exchanged);
+  return !in_place || !(reduces(collective) || contents(collective, true) == Holds::exchanged);
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ bool Executor::tells(const Task& task) const {
   const Plan& plan = *task.plan;
   if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
   const Action& first = plan.last_slice.actions().front();
-  return transport_.tells() && first.runs().size() <= 1 && first.bytes <= Transport::most_told;
+  return transport_.facts().tells && first.runs().size() <= 1 && first.bytes <= Transport::most_told;
 }
 
 bool Executor::advance() {
@@ -181,7 +181,7 @@ bool Executor::advance(Cursor& cursor) {
       if (!did) return moved;
     }
     if (cursor.lent > 0 && !readers_gone(cursor)) return moved;
-    if (transport_.queues() && !transport_.flushed(cursor.lane)) {
+    if (transport_.facts().queues && !transport_.flushed(cursor.lane)) {
       wait_for_room(cursor, {});
       return moved;
     }
@@ -237,8 +237,8 @@ bool Executor::lends(const Action& send) const {
   const Memory from = send.moves->from;
   if (send.step->lendable && reachable(from)) return true;
   if (send.step->shared && reachable(from) && reachable(Memory::output)) return true;
-  return (send.step->lendable || send.step->overwritten) && transport_.queues() && !scales(*send.moves) &&
-         transport_.reachable_by(send.receivers());
+  return (send.step->lendable || send.step->overwritten) && transport_.facts().queues &&
+         !scales(*send.moves) && transport_.reachable_by(send.receivers());
 }
 
 }  // namespace ringreduce

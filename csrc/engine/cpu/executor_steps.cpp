@@ -197,7 +197,7 @@ void Executor::combine_and_copy(Combine function, int sources, const Move& move)
 bool Executor::receive(Cursor& cursor, const Action& action) {
   const int peer = action.peers[0];
   Message& message = messages_[0];
-  if (transport_.queues() && !coded()) offer_place(cursor, action);
+  if (transport_.facts().queues && !coded()) offer_place(cursor, action);
   if (!arrived(cursor, peer, action.bytes, message)) return false;
   if (!fence(cursor, *action.step)) return false;
   if (!message.delivered) {

@@ -24,8 +24,8 @@ void write(void* to, const void* from, std::size_t bytes) {
 PointToPoint::PointToPoint(Transport& transport)
     : transport_(transport),
       // Each lane holds four of them: in a quarter of capacity() and in the other three quarters.
-      whole_(std::min(largest_whole, transport.capacity() / 16)),
-      slice_(std::min(largest_slice, transport.capacity() / 16 * 3)),
+      whole_(std::min(largest_whole, transport.facts().capacity / 16)),
+      slice_(std::min(largest_slice, transport.facts().capacity / 16 * 3)),
       matching_(transport.world),
       peers_(transport.world) {
   transport_.sense(Transport::body_lane, true);

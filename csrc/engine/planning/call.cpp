@@ -4,7 +4,7 @@
 
 namespace ringreduce {
 bool has_own_block_only(const Call& call, bool of_input) {
-  return held(call.collective, of_input) == Holds::own_block;
+  return contents(call.collective, of_input) == Holds::own_block;
 }
 
 namespace {
@@ -28,7 +28,7 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 }  // namespace
 
 bool is_uneven_all_to_all(const Call& call) {
-  return call.input_extents && held(call.collective, true) == Holds::exchanged;
+  return call.input_extents && contents(call.collective, true) == Holds::exchanged;
 }
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {

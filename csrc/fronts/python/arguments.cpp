@@ -133,15 +133,16 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
   const bool blocks = has_blocks(call.collective);
   const auto world = static_cast<std::size_t>(blocks ? comm.size() : 1);
   const auto own = static_cast<std::size_t>(comm.rank());
-  const bool input_all = held(collective, true) != Holds::own_block;
-  const bool output_all = held(collective, false) != Holds::own_block;
+  const bool input_all = contents(collective, true) != Holds::own_block;
+  const bool output_all = contents(collective, false) != Holds::own_block;
   std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
   if (input_counts) {
     input_extents = extents_of(*input_counts, two ? "send_counts" : "counts", comm.size());
     output_extents = two ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
-    if (held(collective, true) == Holds::exchanged && input_extents.count[own] != output_extents.count[own]) {
+    if (contents(collective, true) == Holds::exchanged &&
+        input_extents.count[own] != output_extents.count[own]) {
       throw InvalidArgument("send_counts and recv_counts disagree on this rank's own block: " +
                             elements(input_extents.count[own]) + " and " +
                             elements(output_extents.count[own]));

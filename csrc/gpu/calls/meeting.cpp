@@ -23,13 +23,13 @@ std::string wanted_by_environment() {
 
 // The number of each rank's host; equal numbers if all share one.
 std::vector<int> hosts_of(const Transport& transport) {
-  const std::vector<int> hosts = transport.hosts();
+  const std::vector<int> hosts = transport.facts().hosts;
   return hosts.empty() ? transport.told.machine : hosts;
 }
 
 bool has_several_hosts(const Transport& transport) {
   const std::vector<int> hosts = hosts_of(transport);
-  return transport.distant() ||
+  return transport.facts().distant ||
          std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
 }
 
@@ -136,8 +136,8 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
   const GpuOptions& options = calls_.options.gpu;
   if (path == over_nccl) {
     return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible, messages,
-                                        options, calls_.transport->hosts(), calls_.options.timeout, exchange_,
-                                        [this] { tick(); });
+                                        options, calls_.transport->facts().hosts, calls_.options.timeout,
+                                        exchange_, [this] { tick(); });
   }
   if (path == over_hosts) {
     return std::make_unique<HostsRunner>(rank, world, gpu.device, exchange_, another_);

@@ -17,20 +17,23 @@ constexpr std::uint32_t pump_every = 32;  // also looks at this host's ranks
 HybridTransport::HybridTransport(std::unique_ptr<MappedTransport> inside,
                                  std::unique_ptr<RemoteTransport> across, std::vector<int> hosts,
                                  Connect connect, int exchanges)
-    : Transport(across->rank, across->world, true),
+    : Transport(across->rank, across->world, across->facts()),
       inside_(std::move(inside)),
       across_(std::move(across)),
-      hosts_(std::move(hosts)),
-      places_(hosts_.size()),
-      connect_(std::move(connect)),
-      exchanges_(exchanges),
-      name_(std::string(inside_->name()) + "+" + across_->name()),
-      capacity_(across_->capacity()) {
+      places_(hosts.size()),
+      connect_(std::move(connect)) {
+  facts_.name = inside_->facts().name + "+" + across_->facts().name;
+  facts_.hosts = std::move(hosts);
+  facts_.exchanges = exchanges;
+  facts_.longest_eager = 0;
   for (int r = 0; r < world; ++r) {
-    const auto place = static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + r, hosts_[r]));
+    const auto place =
+        static_cast<int>(std::count(facts_.hosts.begin(), facts_.hosts.begin() + r, facts_.hosts[r]));
     places_[r] = is_inside(r) ? place : r;
     if (is_inside(r)) here_.push_back(r);
-    capacity_ = std::min(capacity_, MappedTransport::capacity_for(place + 1));
+    // The same on all ranks, which cut messages by it: that of the host with the most ranks, which has the
+    // least space.
+    facts_.capacity = std::min(facts_.capacity, MappedTransport::capacity_for(place + 1));
   }
   share_fate(*inside_);
   share_fate(*across_);

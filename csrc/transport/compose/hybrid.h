@@ -21,12 +21,6 @@ class HybridTransport : public Transport {
   HybridTransport(std::unique_ptr<MappedTransport> inside, std::unique_ptr<RemoteTransport> across,
                   std::vector<int> hosts, Connect connect, int exchanges);
 
-  const char* name() const override { return name_.c_str(); }
-  std::string way() const override { return across_->way(); }
-  std::vector<int> hosts() const override { return hosts_; }
-  bool distant() const override { return across_->distant(); }
-  bool oversubscribed() const override { return across_->oversubscribed(); }
-  std::size_t capacity() const override { return capacity_; }
   std::size_t footprint() const override { return inside_->footprint() + across_->footprint(); }
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
@@ -103,7 +97,7 @@ class HybridTransport : public Transport {
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return connect_(rank, world, exchange);
   }
-  int exchanges() const override { return exchanges_; }
+  std::string way() const override { return across_->way(); }
   void close() override {
     across_->close();
     inside_->close();
@@ -119,21 +113,15 @@ class HybridTransport : public Transport {
     std::vector<int> inside, across;
   };
 
-  bool is_inside(int peer) const { return hosts_[peer] == hosts_[rank]; }
+  bool is_inside(int peer) const { return facts_.hosts[peer] == facts_.hosts[rank]; }
   Transport& way_to(int peer) const { return is_inside(peer) ? static_cast<Transport&>(*inside_) : *across_; }
   Split& split(int lane, Peers peers);
 
   const std::unique_ptr<MappedTransport> inside_;
   const std::unique_ptr<RemoteTransport> across_;
-  const std::vector<int> hosts_;
   std::vector<int> places_;  // by rank: its name in the transport that leads to it
   std::vector<int> here_;    // the ranks of this host, by place
   const Connect connect_;
-  const int exchanges_;
-  const std::string name_;
-  // The same on all ranks, which cut messages by it: that of the host with the most ranks, which has the
-  // least space.
-  std::size_t capacity_;
   Split splits_[lanes];  // for the current message; one thread at a time uses a lane
   std::byte* reserved_across_[lanes] = {};
 };

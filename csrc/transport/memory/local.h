@@ -14,7 +14,6 @@ class LocalTransport : public MappedTransport {
   // The transports of a new group of `world` ranks, by rank. Each is used by one thread at a time.
   static std::vector<std::unique_ptr<Transport>> group(int world);
 
-  const char* name() const override { return "local"; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override;
 
  protected:
@@ -26,7 +25,8 @@ class LocalTransport : public MappedTransport {
   Clock::duration longest_access() const override { return Clock::duration::max(); }
 
  private:
-  using MappedTransport::MappedTransport;
+  LocalTransport(int rank, int world, std::vector<Segment> segments, int cores)
+      : MappedTransport("local", rank, world, std::move(segments), cores) {}
 };
 
 }  // namespace ringreduce

@@ -63,16 +63,20 @@ void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool 
 
 }  // namespace
 
-MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segments, int cores,
-                                 std::vector<int> names)
-    : Transport(rank, world),
+MappedTransport::MappedTransport(const char* name, int rank, int world, std::vector<Segment> segments,
+                                 int cores, std::vector<int> names)
+    : Transport(rank, world,
+                {.name = name,
+                 .oversubscribed = world > cores,
+                 .shared_cores = world > cores ? cores : 0,
+                 .capacity = capacity_for(world),
+                 .tells = true}),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
       outs_(static_cast<std::size_t>(world) * lanes),
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
-      spins_(world > cores ? 0 : 4000),
-      shared_cores_(world > cores ? cores : 0),
+      spins_(facts_.oversubscribed ? 0 : 4000),
       long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       distance_(world),

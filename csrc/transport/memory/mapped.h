@@ -15,15 +15,13 @@ namespace ringreduce {
 
 class MappedTransport : public Transport {
  public:
-  // `segments`: by rank, including this rank's own; `cores`: the number of cores that the ranks share;
-  // `names`: the ranks' names in errors, if they belong to a larger group.
-  MappedTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names = {});
+  // `name`: of the transport; `segments`: by rank, including this rank's own; `cores`: the number of cores
+  // that the ranks share; `names`: the ranks' names in errors, if they belong to a larger group.
+  MappedTransport(const char* name, int rank, int world, std::vector<Segment> segments, int cores,
+                  std::vector<int> names = {});
 
   static std::size_t capacity_for(int world);
 
-  bool oversubscribed() const override { return spins_ == 0; }
-  int shared_cores() const override { return shared_cores_; }
-  std::size_t capacity() const override { return layout_.capacity; }
   std::size_t footprint() const override { return layout_.bytes; }
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
@@ -41,7 +39,6 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
-  bool tells() const override { return true; }
   void tell(const void* data, std::size_t bytes, std::uint64_t contract) override;
   bool hear(int peer, Message& message) override;
   int hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract, const void** places) override;
@@ -151,7 +148,6 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;    // before the first yield; none where ranks outnumber cores
-  int shared_cores_;       // 0: ranks have cores of their own
   std::size_t long_part_;  // of an arena, where long payloads stay
   int patience_;           // factor of the time before a yielding thread sleeps, for ranks that share a core
   // Observations of this rank's threads while they wait, shared by all of them.

@@ -148,7 +148,8 @@ bool MappedTransport::a_peer_is_late() const {
 }
 
 bool MappedTransport::runs_elsewhere(int peer) const {
-  return !shares_core(peer) && !(oversubscribed() && doorbell(peer).away.load(std::memory_order_relaxed));
+  return !shares_core(peer) &&
+         !(facts_.oversubscribed && doorbell(peer).away.load(std::memory_order_relaxed));
 }
 
 // Adds the time that this rank has run to that of its core, and returns the latter. Only one rank at a time
@@ -188,9 +189,9 @@ Clock::duration MappedTransport::give_way() {
   const int known = absences_.load(std::memory_order_relaxed);
   if (after - before >= long_absence &&
       after - before - nanoseconds(ran.load(std::memory_order_relaxed) - told) >= long_absence) [[unlikely]] {
-    const int found = known + (oversubscribed() && a_peer_is_late() ? explained_absence : absence);
+    const int found = known + (facts_.oversubscribed && a_peer_is_late() ? explained_absence : absence);
     absences_.store(std::min(found, most_absences), std::memory_order_relaxed);
-    if (found >= (oversubscribed() ? many_absences : absence)) crowded(after);
+    if (found >= (facts_.oversubscribed ? many_absences : absence)) crowded(after);
   } else if (known > 0) {
     absences_.store(known - 1, std::memory_order_relaxed);
   }

@@ -21,7 +21,6 @@ class ShmTransport : public MappedTransport {
   static std::unique_ptr<ShmTransport> create(int rank, int world, const Exchange& exchange,
                                               const std::vector<int>& names = {});
 
-  const char* name() const override { return "shm"; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(rank, world, exchange);
   }
@@ -49,7 +48,7 @@ class ShmTransport : public MappedTransport {
   };
   ShmTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names,
                std::shared_ptr<SharedMemory> own, std::vector<Peer> peers)
-      : MappedTransport(rank, world, std::move(segments), cores, std::move(names)),
+      : MappedTransport("shm", rank, world, std::move(segments), cores, std::move(names)),
         own_(std::move(own)),
         peers_(std::move(peers)) {}
 

@@ -41,11 +41,11 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   if (pump()) return false;
   check();
   constexpr std::uint32_t rounds_without_clock = 4;
-  if (!oversubscribed_ && backoff.rounds < rounds_without_clock) return false;
+  if (!facts_.oversubscribed && backoff.rounds < rounds_without_clock) return false;
   const auto now = Clock::now();
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
   const auto waited = now - backoff.since;
-  if (!oversubscribed_ && waited < spin_for) {
+  if (!facts_.oversubscribed && waited < spin_for) {
     relax();
     return false;
   }

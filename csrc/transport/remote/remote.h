@@ -8,11 +8,14 @@ namespace ringreduce {
 
 class RemoteTransport : public Transport, protected Wire {
  public:
-  RemoteTransport(int rank, int world, bool oversubscribed)
-      : Transport(rank, world, true), frames_(*this, *this), oversubscribed_(oversubscribed) {}
+  RemoteTransport(const char* name, int rank, int world, bool oversubscribed)
+      : Transport(rank, world,
+                  {.name = name,
+                   .oversubscribed = oversubscribed,
+                   .capacity = Messages::window_bytes,
+                   .queues = true}),
+        frames_(*this, *this) {}
 
-  bool oversubscribed() const override { return oversubscribed_; }
-  std::size_t capacity() const override { return Messages::window_bytes; }
   std::size_t footprint() const override {
     const Lock lock(mutex_);
     return sizeof *this + pool_.bytes();
@@ -100,7 +103,6 @@ class RemoteTransport : public Transport, protected Wire {
   void answer_questions(Lock& lock);
   void let_others_look();
 
-  const bool oversubscribed_;
   bool driving_ = false;  // a thread is in progress() without the lock
   int followers_ = 0;     // threads that wait for that one
   std::atomic<std::uint32_t> moved_{0};

@@ -43,9 +43,10 @@ double under_way(const tcp_info& info) {
 }  // namespace
 
 TcpTransport::TcpTransport(int rank, int world, Settings settings)
-    : RemoteTransport(rank, world, settings.oversubscribed),
+    : RemoteTransport("tcp", rank, world, settings.oversubscribed),
       settings_(std::move(settings)),
       links_(static_cast<std::size_t>(world)) {
+  facts_.distant = settings_.distant;
   epoll_event event{EPOLLIN, {.u64 = 0}};
   for (const Listener& listener : settings_.listeners) {
     epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, listener.socket.get(), &event);

@@ -28,9 +28,7 @@ class TcpTransport : public RemoteTransport {
   static bool encrypts(std::optional<bool> encrypt);
   ~TcpTransport() override;
 
-  const char* name() const override { return "tcp"; }
   std::string way() const override;
-  bool distant() const override { return settings_.distant; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(rank, world, exchange, settings_.encrypt);
   }

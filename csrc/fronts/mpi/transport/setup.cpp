@@ -12,6 +12,13 @@
 namespace ringreduce::mpi {
 namespace {
 
+// Measured between two ranks of a host, because MPI does not say where its limit is.
+#ifdef OPEN_MPI
+constexpr std::size_t longest_eager = 3840;
+#else
+constexpr std::size_t longest_eager = 8000;
+#endif
+
 constexpr std::size_t longest_problem = 300;
 
 }  // namespace
@@ -67,7 +74,7 @@ std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home
 
 MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Member> members,
                            bool crowded)
-    : RemoteTransport(rank, world, crowded),
+    : RemoteTransport("mpi", rank, world, crowded),
       home_(std::move(home)),
       members_(std::move(members)),
       tags_(home_->tags_of(members_[0].number)),
@@ -75,6 +82,10 @@ MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std:
       peers_by_place_(static_cast<std::size_t>(home_->size), -1),
       open_(static_cast<std::size_t>(world)) {
   for (int peer = 0; peer < world; ++peer) peers_by_place_[place_of(peer)] = peer;
+  facts_.distant = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    return member.host.machine != members_[0].host.machine;
+  });
+  facts_.longest_eager = longest_eager;
   const Lock lock(mutex_);
   add(MPI_REQUEST_NULL, Purpose{Purpose::Kind::hello});
   listen_for_hello();
@@ -85,11 +96,6 @@ MpiTransport::~MpiTransport() {
   if (disowned_) return;
   close();
   leave(this);
-}
-
-bool MpiTransport::distant() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [&](const Member& member) { return member.host.machine != members_[0].host.machine; });
 }
 
 // --- dead ranks ------------------------------------------------------------------------------------------

@@ -28,9 +28,6 @@ class MpiTransport : public RemoteTransport {
                                                  const Exchange& exchange);
   ~MpiTransport() override;
 
-  const char* name() const override { return "mpi"; }
-  bool distant() const override;
-  std::size_t longest_eager() const override;
   void check() override;
   void check_background() override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
@@ -43,7 +40,7 @@ class MpiTransport : public RemoteTransport {
   bool send_at_once(int peer, const Outgoing& frame) override;
   bool progress(Lock& lock, Clock::duration limit) override;
   // Where ranks share cores, a look in vain gives the core away.
-  bool looks_quickly() const override { return !oversubscribed(); }
+  bool looks_quickly() const override { return !facts_.oversubscribed; }
   void interrupt() override { interrupted_.store(true); }
   void look_after(int peer) override;
   void withdraw() override;

@@ -102,15 +102,6 @@ bool MpiTransport::sending() const {
   return false;
 }
 
-// Measured between two ranks of a host, because MPI does not say where its limit is.
-std::size_t MpiTransport::longest_eager() const {
-#ifdef OPEN_MPI
-  return 3840;
-#else
-  return 8000;
-#endif
-}
-
 // --- sending ---------------------------------------------------------------------------------------------
 
 void MpiTransport::dispatch(int peer) {
@@ -205,7 +196,8 @@ void MpiTransport::sent(const Purpose& purpose) {
 // away, so there is only one in each look.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
-  const bool few = !oversubscribed() && requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;
+  const bool few =
+      !facts_.oversubscribed && requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;
   if (!(few ? test_in_order() : test_all())) return false;
   drop_finished();
   return true;
@@ -304,7 +296,7 @@ void MpiTransport::receive_bulk(std::size_t index) {
 bool MpiTransport::look_a_while() {
   constexpr int looks = 8;
   const Turn turn(in_turn_);
-  for (int i = 0; i < (oversubscribed() ? 1 : looks); ++i) {
+  for (int i = 0; i < (facts_.oversubscribed ? 1 : looks); ++i) {
     if (look()) return true;
   }
   return false;

@@ -1,0 +1,80 @@
+// Messages between ranks, by copy. A *lane* is an independent stream of messages to and from every peer, in
+// order per peer. Nothing blocks: a function that cannot do its work now says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ringreduce {
+
+using Peers = std::span<const int>;
+
+// A message that arrived from a peer. Readable until release().
+struct Message {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t contract = 0;  // what the sender takes this collective to be
+  bool delivered = false;      // the sender has written the bytes where we granted it; data is null
+  std::byte* grant = nullptr;  // where the sender lets us write its next value of the same chunks, or null
+};
+
+class MessagePlane {
+ public:
+  virtual ~MessagePlane() = default;
+
+  static constexpr int collective_lanes = 4;
+  // Messages between two ranks use one lane for messages that wait until they are asked for, and one for the
+  // bodies of large messages. The latter are always read, so nothing can get stuck behind the former.
+  static constexpr int point_to_point_lane = collective_lanes;
+  static constexpr int body_lane = point_to_point_lane + 1;
+  static constexpr int lanes = body_lane + 1;
+
+  // Sends a small message by copy, in one step: false if there is no space now.
+  virtual bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) = 0;
+  // Sends by copy, in two steps: reserve() returns space for one message to all of `peers`, or null if there
+  // is none now; fill it, then post.
+  virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
+  virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+                    std::uint64_t contract) = 0;
+
+  // The peer that leaves no space for a message to `peers`: one of them, or one that has yet to read
+  // something older. Without peers: the one that the lane is not flushed() for, or -1.
+  virtual int in_the_way(int lane, Peers peers) = 0;
+
+  // Whether everything sent by copy on a lane has left this rank, so that it may compute. Only useful if
+  // the transport queues.
+  virtual bool flushed(int) { return true; }
+
+  // The number of messages sent to a peer so far, and whether the peer has finished with the first `sent` of
+  // them.
+  virtual std::uint32_t sent(int lane, int peer) const = 0;
+  virtual bool consumed(int lane, int peer, std::uint32_t sent) = 0;
+
+  // The oldest message from a peer, if any; the same one until release().
+  virtual bool poll(int lane, int peer, Message& message) = 0;
+  virtual void release(int lane, int peer) = 0;
+  // Lets the next message from a peer, if it has this length and contract, arrive directly in its place: it
+  // is then `delivered`. The memory may be written until the message has come, or the transport is aborted.
+  // For transports that queue.
+  virtual void place(int, int, std::byte*, std::size_t, std::uint64_t) {}
+
+  // Messages of at most most_told bytes that every other rank reads, in one place instead of one for each
+  // reader, and without acknowledgements. All ranks tell in turn: a rank tells again once it has heard all
+  // others. What it has heard stays readable until then, and until the next time.
+  static constexpr std::size_t most_told = 40;
+  virtual void tell(const void*, std::size_t, std::uint64_t) {}
+  virtual bool hear(int, Message&) { return false; }
+  // Writes to `places` where the peers' messages lie, from peers[first] on, as long as each peer has told one
+  // of this length and contract. Returns the index of the first that has not, or that is negative (no peer).
+  virtual int hear(Peers, int first, std::size_t, std::uint64_t, const void**) { return first; }
+
+  // A collective call begins to send on a lane. Whatever else is on its way there belongs to calls in which
+  // this rank has done its part, so it will be read.
+  virtual void begin_call(int) {}
+
+  // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
+  virtual void sense(int, bool) {}
+};
+
+}  // namespace ringreduce
