@@ -143,7 +143,7 @@ def look_at(pid: int) -> Rank | None:
     folder = Path(f"/proc/{pid}")
     try:
         for file in _memory_of(folder):
-            number, groups = _engine.notices(str(file))
+            number, groups = _engine.published_states(str(file))
             # The child of a fork has its parent's memory, too. A process may have other numbers inside containers.
             if number != _number_inside(folder):
                 continue
@@ -161,7 +161,7 @@ def _memory_of(folder: Path) -> list[Path]:
     found = []
     for name in os.listdir(folder / "fd"):
         with suppress(OSError):  # closed meanwhile
-            if os.readlink(folder / "fd" / name).startswith(f"/memfd:{_engine.notices_name()} "):
+            if os.readlink(folder / "fd" / name).startswith(f"/memfd:{_engine.published_name()} "):
                 found.append(folder / "fd" / name)
     return found
 

@@ -29,7 +29,7 @@ class SlowWire : public RemoteTransport {
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);
-    words_.say_bye();
+    control_.say_bye();
   }
   bool has_frames() const { return !under_way_.empty(); }
   void hand_over_the_latest(SlowWire& to) {

@@ -41,7 +41,7 @@ class Rank final : public RemoteTransport {
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);
-    words_.say_bye();
+    control_.say_bye();
   }
 
  private:
@@ -50,10 +50,10 @@ class Rank final : public RemoteTransport {
     if (!stream_->proved()) stream_->shake_hands();
     if (carries()) stream_->read(1 << 16);
     dispatch(1 - rank);
-    if (!stream_->broken().empty()) words_.lost(1 - rank, stream_->broken(), stream_->died());
+    if (!stream_->broken().empty()) control_.lost(1 - rank, stream_->broken(), stream_->died());
   }
   void dispatch(int peer) override {
-    if (words_.is_lost(peer)) return frames_.discard(peer);
+    if (control_.is_lost(peer)) return frames_.discard(peer);
     stream_->unblock();
     if (carries() && stream_->purpose() == Purpose::frames) stream_->write();
   }

@@ -25,12 +25,12 @@ void Wire::move() {
   if (input_.empty()) throw Ended();
   const int what = input_.below(256);
   const int peer = what % world, action = what / world % 16;
-  if (peer == rank || words_.is_lost(peer)) return;
+  if (peer == rank || control_.is_lost(peer)) return;
   Connection& connection = peers_[peer].connections[action % 2];
   try {
     if (action == 15) {
       abandon(peer);
-      words_.lost(peer, "died", true);
+      control_.lost(peer, "died", true);
     } else if (action >= 12) {
       write(peer);
     } else if (connection.in_frame) {
@@ -40,7 +40,7 @@ void Wire::move() {
     }
   } catch (const Error& error) {
     abandon(peer);
-    words_.lost(peer, error.what(), false);
+    control_.lost(peer, error.what(), false);
   }
 }
 
@@ -75,7 +75,7 @@ void Wire::end_frame(int peer, Connection& connection) {
 }
 
 void Wire::dispatch(int peer) {
-  if (words_.is_lost(peer)) return frames_.discard(peer);
+  if (control_.is_lost(peer)) return frames_.discard(peer);
   std::deque<Outgoing>& queue = peers_[peer].queue;
   for (Outgoing frame; queue.size() < most_queued && frames_.outbox.take(peer, frame, longest);)
     queue.push_back(frame);

@@ -25,7 +25,7 @@ class Wire final : public RemoteTransport {
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);
-    words_.say_bye();
+    control_.say_bye();
   }
 
  private:

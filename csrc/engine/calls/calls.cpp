@@ -42,9 +42,9 @@ std::string lengths(const ContractBroken& broken) {
 }
 
 // All ranks must choose alike.
-std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, const Told& told) {
-  const auto differs = [&](std::uint64_t digest) { return digest != told.word.front(); };
-  if (std::none_of(told.word.begin(), told.word.end(), differs)) return own;
+std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, const MeetingReports& reports) {
+  const auto differs = [&](std::uint64_t digest) { return digest != reports.agreement.front(); };
+  if (std::none_of(reports.agreement.begin(), reports.agreement.end(), differs)) return own;
   return std::make_shared<Tuned>(
       Tuned{{}, 0, "; the tables of ringreduce tune are ignored because they differ between ranks", ""});
 }
@@ -59,17 +59,17 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       log_name(given.log_name.empty() ? "rank " + std::to_string(rank) : given.log_name),
       diagnosis(*transport),
       account(world),
-      shown({rank, world, transport->told.group, transport->facts().name, given.members,
-             transport->told.machine}),
+      published({rank, world, transport->reports.group, transport->facts().name, given.members,
+                 transport->reports.machine}),
       messages(*transport),
       planner(
           rank, world,
           {tuning_of(transport->facts().name), transport->facts().capacity, transport->facts().oversubscribed,
            transport->facts().shared_cores, transport->facts().longest_eager},
-          options.reproducible, transport->facts().hosts, agreed(options.tuned, transport->told)),
+          options.reproducible, transport->facts().hosts, agreed(options.tuned, transport->reports)),
       executor(*transport),
       fork_epoch_(watch_forks()),
-      current_(&shown.next(0)) {
+      current_(&published.next(0)) {
   check_instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine
                             // lacks
 }
@@ -129,12 +129,12 @@ const Record& Calls::note(const Plan& plan, std::size_t bytes, int bucket) {
   ++sequence_;
   history_ = contract::history(history_, plan.contract);
   account.begin(plan, bytes);
-  current_ = &shown.next(sequence_);
+  current_ = &published.next(sequence_);
   *current_ = plan.record;
   current_->sequence = sequence_;
   current_->history = history_;
   if (bucket >= 0) name_bucket(*current_, bucket);
-  shown.began(sequence_);
+  published.began(sequence_);
   contract::show(*transport, *current_);
   return *current_;
 }
@@ -188,7 +188,7 @@ void Calls::wait_to_end(Clock::duration timeout) {
 }
 
 void Calls::look_at(Clock::duration waited, Clock::duration timeout) {
-  shown.waits(executor.waiting_for(), Clock::now() - waited);
+  published.waits(executor.waiting_for(), Clock::now() - waited);
   if (waited >= timeout) time_out(timeout);
   if (said_.call != sequence_) said_ = {sequence_, {}};
   if (is_worth_a_word(waited, said_.again_after)) {
@@ -231,7 +231,7 @@ void Calls::wait_for(const Request& request) {
 }
 
 void Calls::look_at(const Request& request, Clock::duration waited) {
-  shown.waits_for_message(request.peer, waited, in_words(request.transfer, rank));
+  published.waits_for_message(request.peer, waited, in_words(request.transfer, rank));
   messages.look_around();
   if (waited >= or_default(request.transfer.timeout)) time_out(request);
 }
@@ -349,7 +349,7 @@ void Calls::fail(const Failure& found) {
   if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
   if (was_closed) throw Closed("the communicator was closed");
   const Failure failure = *transport->fate().failure();
-  shown.over(Notice::State::failed, failure.what());
+  published.over(PublishedState::State::failed, failure.what());
   if (!failure_said_.exchange(true))
     say(log::Level::info, std::string("the group failed: ") + failure.what());
   messages.drop(std::make_exception_ptr(failure));

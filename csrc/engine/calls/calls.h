@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/accounting/account.h"
-#include "engine/accounting/notice.h"
+#include "engine/accounting/published_state.h"
 #include "engine/calls/turn.h"
 #include "engine/cpu/executor.h"
 #include "engine/device/options.h"
@@ -48,7 +48,7 @@ class Calls {
   const std::string log_name;
   const Diagnosis diagnosis;
   Account account;
-  ShownGroup shown;
+  PublishedGroup published;
   PointToPoint messages;
   // Collectives run one at a time: the holder of this may use what follows it, and begin().
   Turn turn;
@@ -76,7 +76,7 @@ class Calls {
   // Records this rank's next call, with arrays of so many bytes, for itself and for the others.
   const Record& note(const Plan& plan, std::size_t bytes, int bucket = -1);
   // The current call is over, as far as this rank is concerned.
-  void finish() { shown.ended(sequence_); }
+  void finish() { published.ended(sequence_); }
   std::uint64_t number() const { return sequence_; }
   // Prepares the executor for the call.
   void begin(const Call& call);

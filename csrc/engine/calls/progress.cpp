@@ -110,7 +110,7 @@ std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
   hand_over([&] {
     queue_.push_back({std::move(steps), work, {}, false, {}});
     pending_.fetch_add(1);
-    calls_.shown.submitted();
+    calls_.published.submitted();
   });
   return work;
 }
@@ -272,7 +272,7 @@ void Progress::finish_collective(const std::exception_ptr& problem) {
   calls_.turn.unlock();
   PendingCollective over = std::exchange(current_, {});
   pending_.fetch_sub(1);
-  calls_.shown.finished();
+  calls_.published.finished();
   over.finish(problem);
 }
 
@@ -350,7 +350,7 @@ void Progress::drop(const std::exception_ptr& problem) {
   }
   for (PendingCollective& collective : queue) {
     pending_.fetch_sub(1);
-    calls_.shown.finished();
+    calls_.published.finished();
     collective.finish(problem);
   }
   for (const PendingMessage& message : messages) message.work->finish(problem);

@@ -91,7 +91,7 @@ void Communicator::leave() {
   calls_.transport->wake();
   progress_.stop();
   gpu_.leave();
-  calls_.shown.over(Notice::State::closed);
+  calls_.published.over(PublishedState::State::closed);
   const bool stays =
       std::find(left_behind_.begin(), left_behind_.end(), calls_.transport) != left_behind_.end();
   if (!stays) calls_.transport->close();

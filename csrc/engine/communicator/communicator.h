@@ -27,7 +27,7 @@ class Communicator {
   const std::string& transport_name() const { return calls_.transport->facts().name; }
   bool oversubscribed() const { return calls_.transport->facts().oversubscribed; }
   // The number of each rank's host; empty if all ranks share one.
-  const std::vector<int>& machines() const { return calls_.transport->told.machine; }
+  const std::vector<int>& machines() const { return calls_.transport->reports.machine; }
   std::size_t footprint() const { return calls_.transport->footprint() + calls_.executor.temp_bytes(); }
   const Options& options() const { return calls_.options; }
 

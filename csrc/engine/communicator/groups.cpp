@@ -49,8 +49,8 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
                                                   const std::vector<int>& members, std::uint64_t group,
                                                   const GpuOptions& gpu) {
-  transport->told = calls_.transport->told.among(members);
-  transport->told.group = group;
+  transport->reports = calls_.transport->reports.among(members);
+  transport->reports.group = group;
   Options theirs = options();
   theirs.gpu = gpu;
   theirs.members = members;
@@ -135,7 +135,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
       const std::vector<int> unreachable = agreement.unreachable(members);
       check_majority(members, unreachable);
       // Its number follows from its members: they are the survivors of this group.
-      std::uint64_t group = calls_.transport->told.group;
+      std::uint64_t group = calls_.transport->reports.group;
       for (const int member : members)
         group = contract::history(group, static_cast<std::uint64_t>(member) + 1);
       auto made = child(

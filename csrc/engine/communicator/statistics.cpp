@@ -43,7 +43,7 @@ Registered::~Registered() {
 
 Statistics Communicator::statistics() const {
   Statistics found;
-  found.group = calls_.transport->told.group;
+  found.group = calls_.transport->reports.group;
   found.rank = rank();
   found.world = size();
   found.transport = transport_name();

@@ -49,7 +49,7 @@ void Executor::start(const Task& task) {
       may_stream_ && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
   afresh_ = fetches && writes_afresh(task_) ? past_cache_from : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
-  tells_ = tells(task_);
+  through_slots_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();
   for (int i = 0; i < in_flight_; ++i) {
@@ -99,8 +99,8 @@ bool Executor::wait_for_room(const Cursor& cursor, Peers peers) {
 inline bool Executor::send_small(Cursor& cursor, const Action& action) {
   const void* const source = action.runs().empty() ? nullptr : cursor.source(*action.moves);  // a barrier's
   const Peers peers = action.receivers();
-  if (tells_) {
-    transport_.tell(source, action.bytes, task_.contract);
+  if (through_slots_) {
+    transport_.fill_broadcast_slot(source, action.bytes, task_.contract);
     return true;
   }
   return transport_.send(cursor.lane, peers, source, action.bytes, task_.contract) ||
@@ -112,11 +112,12 @@ inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
   Message message;
   const Peers all(action.peers, static_cast<std::size_t>(action.peer_count));
   for (int k = heard_;; ++k) {
-    if (tells_) k = transport_.hear(all, k, action.bytes, task_.contract, sources_.data());
+    if (through_slots_)
+      k = transport_.read_broadcast_slots(all, k, action.bytes, task_.contract, sources_.data());
     if (k == action.peer_count) break;
     const int peer = action.peers[k];
     if (peer >= 0 && !arrived(cursor, peer, action.bytes, message)) {
-      if (tells_) heard_ = k;  // what was heard stays where it is
+      if (through_slots_) heard_ = k;  // what was heard stays where it is
       return false;
     }
     sources_[k] = peer < 0 ? cursor.source(move) : message.data;
@@ -125,7 +126,7 @@ inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
   const Plan& plan = *task_.plan;
   (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count,
                                          plan.divide);
-  if (!tells_) transport_.release(cursor.lane, action.peers[action.remote]);
+  if (!through_slots_) transport_.release(cursor.lane, action.peers[action.remote]);
   return true;
 }
 
@@ -137,7 +138,7 @@ inline bool Executor::receive_small(Cursor& cursor, const Action& action) {
     void* target = cursor.target(move);
     copy(&target, 1, message.data, move.bytes);
   }
-  if (!tells_) transport_.release(cursor.lane, peer);
+  if (!through_slots_) transport_.release(cursor.lane, peer);
   return true;
 }
 
@@ -145,7 +146,8 @@ bool Executor::tells(const Task& task) const {
   const Plan& plan = *task.plan;
   if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
   const Action& first = plan.last_slice.actions().front();
-  return transport_.facts().tells && first.runs().size() <= 1 && first.bytes <= Transport::most_told;
+  return transport_.facts().broadcast_slots && first.runs().size() <= 1 &&
+         first.bytes <= Transport::broadcast_slot_bytes;
 }
 
 bool Executor::advance() {
@@ -163,7 +165,7 @@ bool Executor::advance(Cursor& cursor) {
     for (; cursor.action != cursor.end; ++cursor.action, moved = true) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
-      const bool small = tells_ || (action.simple && action.bytes <= small_);
+      const bool small = through_slots_ || (action.simple && action.bytes <= small_);
       bool did = false;
       switch (action.step->kind) {
         case Step::Kind::send:

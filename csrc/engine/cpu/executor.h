@@ -95,12 +95,13 @@ class Executor {
   bool readers_gone(const Cursor& cursor);
   void check_what_was_read();
 
-  // The path of small messages: one run, nothing fused, lent or scaled. All that is told takes it.
+  // The path of small messages: one run, nothing fused, lent or scaled. All that goes through broadcast slots
+  // takes it.
   bool send_small(Cursor& cursor, const Action& action);
   bool combine_small(Cursor& cursor, const Action& action);
   bool receive_small(Cursor& cursor, const Action& action);
 
-  // Whether every rank sends all others one message, which is so short that it is told.
+  // Whether every rank sends all others one message, which is so short that it goes through broadcast slots.
   bool tells(const Task& task) const;
 
   // Whether the peers read the message in place.
@@ -164,8 +165,8 @@ class Executor {
   bool may_stream_ = false;         // messages to far peers are written past the cache
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   unsigned short_calls_ = 0;        // those that might have sensed
-  bool tells_ = false;
-  int heard_ = 0;  // sources of the combination that have been heard, if they are told
+  bool through_slots_ = false;
+  int heard_ = 0;  // sources of the combination that have been read from broadcast slots
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
@@ -177,7 +178,8 @@ inline bool Executor::wait_for(int peer) {
 }
 
 inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
-  const bool here = tells_ ? transport_.hear(peer, message) : transport_.poll(cursor.lane, peer, message);
+  const bool here = through_slots_ ? transport_.read_broadcast_slot(peer, message)
+                                   : transport_.poll(cursor.lane, peer, message);
   if (!here) return wait_for(peer);
   if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
     throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};

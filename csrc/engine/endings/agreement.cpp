@@ -119,7 +119,7 @@ bool Agreement::has_come(int peer, std::uint32_t wanted, const std::vector<int>&
   }
   Clock::time_point& since = gone_since_[peer];
   if (is_gone && since == Clock::time_point()) since = Clock::now();
-  const bool is_silent = is_gone && Clock::now() - since >= transport_.last_words_take();
+  const bool is_silent = is_gone && Clock::now() - since >= transport_.last_message_takes();
   if (!is_silent && !agrees_anew) return false;
   throw Failure(Cause::peer_lost, is_gone ? peer : -1, "a rank died during " + call_);
 }

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "engine/accounting/notice.h"
+#include "engine/accounting/published_state.h"
 #include "engine/communicator/communicator.h"
 #include "engine/planning/description.h"
 #include "fronts/python/bindings.h"
@@ -28,7 +28,7 @@ double in_seconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;
 }
 
-nb::object wait_of(const WaitShown& wait) {
+nb::object wait_of(const PublishedWait& wait) {
   const std::int64_t seen = wait.seen.load(std::memory_order_acquire);
   if (seen == 0) return nb::none();
   nb::dict found;
@@ -39,66 +39,66 @@ nb::object wait_of(const WaitShown& wait) {
   return found;
 }
 
-const char* state_in_words(Notice::State state) {
+const char* state_in_words(PublishedState::State state) {
   constexpr const char* names[] = {"unused", "open", "failed", "closed"};
   return static_cast<std::uint32_t>(state) < std::size(names) ? names[static_cast<int>(state)] : "unknown";
 }
 
 // The calls on record that are not being overwritten, oldest first.
-nb::list calls_of(const Notice& notice, std::uint64_t begun) {
+nb::list calls_of(const PublishedState& published, std::uint64_t begun) {
   nb::list calls;
-  const std::uint64_t first = begun < Notice::depth ? 1 : begun - Notice::depth + 2;
+  const std::uint64_t first = begun < PublishedState::depth ? 1 : begun - PublishedState::depth + 2;
   for (std::uint64_t number = first; number <= begun; ++number) {
-    const Record record = notice.records[number % Notice::depth];
+    const Record record = published.records[number % PublishedState::depth];
     if (record.sequence == number) calls.append(nb::make_tuple(number, in_words(record)));
   }
   return calls;
 }
 
-nb::dict described(const Notice& notice) {
+nb::dict described(const PublishedState& published) {
   nb::dict found;
   nb::list members, hosts;
-  const int named = std::min(notice.member_count, Notice::most_members);
+  const int named = std::min(published.member_count, PublishedState::most_members);
   for (int r = 0; r < named; ++r) {
-    members.append(notice.members[r]);
-    hosts.append(notice.hosts[r]);
+    members.append(published.members[r]);
+    hosts.append(published.hosts[r]);
   }
-  const std::uint64_t begun = notice.begun.load(std::memory_order_acquire);
-  found["state"] = state_in_words(notice.state.load(std::memory_order_acquire));
-  found["rank"] = notice.rank;
-  found["world"] = notice.world;
-  found["group"] = notice.group;
-  found["order"] = notice.order;
-  found["transport"] = text_of(notice.transport);
+  const std::uint64_t begun = published.begun.load(std::memory_order_acquire);
+  found["state"] = state_in_words(published.state.load(std::memory_order_acquire));
+  found["rank"] = published.rank;
+  found["world"] = published.world;
+  found["group"] = published.group;
+  found["order"] = published.order;
+  found["transport"] = text_of(published.transport);
   found["members"] = members;
   found["hosts"] = hosts;
   found["begun"] = begun;
-  found["ended"] = notice.ended.load(std::memory_order_relaxed);
-  found["queued"] = static_cast<std::int64_t>(notice.submitted.load(std::memory_order_relaxed) -
-                                              notice.finished.load(std::memory_order_relaxed));
-  found["calls"] = calls_of(notice, begun);
-  found["wait"] = wait_of(notice.collective);
-  found["message"] = wait_of(notice.message);
-  found["problem"] = text_of(notice.problem);
+  found["ended"] = published.ended.load(std::memory_order_relaxed);
+  found["queued"] = static_cast<std::int64_t>(published.submitted.load(std::memory_order_relaxed) -
+                                              published.finished.load(std::memory_order_relaxed));
+  found["calls"] = calls_of(published, begun);
+  found["wait"] = wait_of(published.collective);
+  found["message"] = wait_of(published.message);
+  found["problem"] = text_of(published.problem);
   return found;
 }
 
 // (the process's own number, its groups); a file that is something else gives (0, []).
-nb::tuple notices(const std::string& path) {
+nb::tuple published_states(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const auto read_at = [&](std::size_t at, void* to, std::size_t bytes) {
     return pread(file.get(), to, bytes, static_cast<off_t>(at)) == static_cast<ssize_t>(bytes);
   };
-  NoticeHead head{};
+  PublishedHead head{};
   nb::list all;
-  if (file.get() < 0 || !read_at(0, &head, sizeof head) || text_of(head.magic) != notices_magic ||
-      head.bytes != notice_page || head.notices > 1024) {
+  if (file.get() < 0 || !read_at(0, &head, sizeof head) || text_of(head.magic) != published_magic ||
+      head.bytes != published_page || head.states > 1024) {
     return nb::make_tuple(0, all);
   }
-  const auto notice = std::make_unique<Notice>();
-  for (std::size_t i = 1; i <= head.notices; ++i) {
-    if (!read_at(i * notice_page, static_cast<void*>(notice.get()), sizeof *notice)) break;
-    if (notice->state.load() != Notice::State::unused) all.append(described(*notice));
+  const auto published = std::make_unique<PublishedState>();
+  for (std::size_t i = 1; i <= head.states; ++i) {
+    if (!read_at(i * published_page, static_cast<void*>(published.get()), sizeof *published)) break;
+    if (published->state.load() != PublishedState::State::unused) all.append(described(*published));
   }
   return nb::make_tuple(head.pid, all);
 }
@@ -119,7 +119,7 @@ void bind_account(nb::module_& m) {
       .def_ro("total", &Waits::total)
       .def_ro("longest", &Waits::longest)
       .def_ro("longest_in", &Waits::longest_in);
-  nb::class_<Statistics>(m, "Statistics", "What a rank's calls in a group came to.")
+  nb::class_<Statistics>(m, "Statistics", "Statistics of a rank's calls in a group.")
       .def_ro("group", &Statistics::group)
       .def_ro("rank", &Statistics::rank)
       .def_ro("world", &Statistics::world)
@@ -129,10 +129,11 @@ void bind_account(nb::module_& m) {
       .def_ro("calls", &Statistics::calls)
       .def_ro("waits", &Statistics::waits, "By rank; the last: for no rank in particular.");
   m.def("all_statistics", &Communicator::all_statistics, "Of all groups of this process.");
-  m.def("notices", notices, "path"_a,
-        "Returns the number of the process that shows its groups in this memory, and the groups; 0 if the "
-        "file is something else.");
-  m.def("notices_name", [] { return notices_name; }, "Returns the name of that memory.");
+  m.def(
+      "published_states", published_states, "path"_a,
+      "Returns the number of the process that publishes its groups in this memory, and the groups; 0 if the "
+      "file is something else.");
+  m.def("published_name", [] { return published_name; }, "Returns the name of that memory.");
 }
 
 }  // namespace ringreduce

@@ -24,7 +24,7 @@ std::string wanted_by_environment() {
 // The number of each rank's host; equal numbers if all share one.
 std::vector<int> hosts_of(const Transport& transport) {
   const std::vector<int> hosts = transport.facts().hosts;
-  return hosts.empty() ? transport.told.machine : hosts;
+  return hosts.empty() ? transport.reports.machine : hosts;
 }
 
 bool has_several_hosts(const Transport& transport) {

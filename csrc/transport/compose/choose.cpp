@@ -27,7 +27,7 @@ namespace {
 constexpr int exchanges = 6;
 
 struct Preference {
-  std::uint64_t host, word, group;
+  std::uint64_t host, agreement, group;
   char wanted[8];
 };
 
@@ -76,8 +76,8 @@ std::uint64_t host_key() {
 
 // Checks that all ranks ask for the same transport, and learns which may share a host.
 std::vector<Preference> exchange_preferences(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted, std::uint64_t word) {
-  Preference own{host_key(), word, random_number(), {}};
+                                             const std::string& wanted, std::uint64_t agreement) {
+  Preference own{host_key(), agreement, random_number(), {}};
   std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
   int other = 0;
   auto all = exchange_values(exchange, world, own);
@@ -168,23 +168,23 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
 
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted, const std::shared_ptr<MpiJob>& mpi,
-                                             std::optional<bool> encrypt, std::uint64_t word) {
+                                             std::optional<bool> encrypt, std::uint64_t agreement) {
   log::follow_environment();
   const std::string name = chosen(wanted, mpi != nullptr);
   if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
     throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through MPI");
   }
-  Told told;
+  MeetingReports reports;
   std::vector<std::uint64_t> keys;
-  for (const Preference& theirs : exchange_preferences(rank, world, exchange, name, word)) {
+  for (const Preference& theirs : exchange_preferences(rank, world, exchange, name, agreement)) {
     const auto place = std::find(keys.begin(), keys.end(), theirs.host) - keys.begin();
-    told.machine.push_back(static_cast<int>(place));
-    told.word.push_back(theirs.word);
-    if (told.group == 0) told.group = theirs.group;  // rank 0's
+    reports.machine.push_back(static_cast<int>(place));
+    reports.agreement.push_back(theirs.agreement);
+    if (reports.group == 0) reports.group = theirs.group;  // rank 0's
     keys.push_back(theirs.host);
   }
   auto transport = connected(rank, world, exchange, name, keys, mpi, encrypt);
-  transport->told = std::move(told);
+  transport->reports = std::move(reports);
   return transport;
 }
 

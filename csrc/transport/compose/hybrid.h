@@ -89,7 +89,7 @@ class HybridTransport : public Transport {
   bool has_ended(int peer) override {
     return across_->has_ended(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
   }
-  Clock::duration last_words_take() const override { return across_->last_words_take(); }
+  Clock::duration last_message_takes() const override { return across_->last_message_takes(); }
   void await_boards(int waiting_for) override {
     inside_->say_whom_we_wait_for(waiting_for, Clock::now());
     across_->await_boards(waiting_for);

@@ -19,7 +19,7 @@ struct Board {
   std::string blob;                  // of that step
 };
 
-// Words of `alive` for this many ranks.
+// ControlMessages of `alive` for this many ranks.
 constexpr std::size_t words_for(int world) {
   return (static_cast<std::size_t>(world) + 63) / 64;
 }

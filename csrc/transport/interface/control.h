@@ -49,8 +49,8 @@ class ControlPlane {
   virtual bool is_gone(int peer) = 0;
   // Whether it is certain that a peer that is gone has ended here. Otherwise it may live on beyond a cut.
   virtual bool has_ended(int peer) { return is_gone(peer); }
-  // How long after that the peer's last word may still be on its way.
-  virtual Clock::duration last_words_take() const { return {}; }
+  // How long after that the peer's last control message may still be on its way.
+  virtual Clock::duration last_message_takes() const { return {}; }
   // Lets a little time pass, in which boards may change, especially that of `waiting_for`.
   virtual void await_boards(int waiting_for) = 0;
 

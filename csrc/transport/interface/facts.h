@@ -25,8 +25,8 @@ struct TransportFacts {
   std::size_t longest_eager = 0;
   // Whether what is sent by copy may wait in a queue; see MessagePlane::flushed().
   bool queues = false;
-  // Whether there are broadcast slots; see MessagePlane::tell().
-  bool tells = false;
+  // Whether there are broadcast slots; see MessagePlane::fill_broadcast_slot().
+  bool broadcast_slots = false;
   // How many times among() exchanges, for any members.
   int exchanges = 2;
 };

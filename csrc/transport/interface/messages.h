@@ -59,15 +59,18 @@ class MessagePlane {
   // For transports that queue.
   virtual void place(int, int, std::byte*, std::size_t, std::uint64_t) {}
 
-  // Messages of at most most_told bytes that every other rank reads, in one place instead of one for each
-  // reader, and without acknowledgements. All ranks tell in turn: a rank tells again once it has heard all
-  // others. What it has heard stays readable until then, and until the next time.
-  static constexpr std::size_t most_told = 40;
-  virtual void tell(const void*, std::size_t, std::uint64_t) {}
-  virtual bool hear(int, Message&) { return false; }
-  // Writes to `places` where the peers' messages lie, from peers[first] on, as long as each peer has told one
-  // of this length and contract. Returns the index of the first that has not, or that is negative (no peer).
-  virtual int hear(Peers, int first, std::size_t, std::uint64_t, const void**) { return first; }
+  // Broadcast slots: each rank has one, which all others read, instead of a message for each reader, and
+  // without acknowledgements. All ranks take turns: a rank fills its slot again once it has read all others'.
+  // What it has read stays readable until then, and until the next time.
+  static constexpr std::size_t broadcast_slot_bytes = 40;
+  virtual void fill_broadcast_slot(const void*, std::size_t, std::uint64_t) {}
+  virtual bool read_broadcast_slot(int, Message&) { return false; }
+  // Writes to `places` where the peers' messages lie, from peers[first] on, as long as each peer's slot has
+  // one of this length and contract. Returns the index of the first that has not, or that is negative (no
+  // peer).
+  virtual int read_broadcast_slots(Peers, int first, std::size_t, std::uint64_t, const void**) {
+    return first;
+  }
 
   // A collective call begins to send on a lane. Whatever else is on its way there belongs to calls in which
   // this rank has done its part, so it will be read.

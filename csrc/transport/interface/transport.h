@@ -25,16 +25,16 @@ namespace ringreduce {
 using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
 // The ranks' reports to each other when they met, by rank; empty if all are on one host, or in one process.
-struct Told {
-  std::uint64_t group = 0;          // a number that no other group has
-  std::vector<int> machine;         // the number of each rank's host
-  std::vector<std::uint64_t> word;  // what their engines must agree on
+struct MeetingReports {
+  std::uint64_t group = 0;               // a number that no other group has
+  std::vector<int> machine;              // the number of each rank's host
+  std::vector<std::uint64_t> agreement;  // what their engines must agree on
 
-  Told among(const std::vector<int>& members) const {
-    Told theirs;
+  MeetingReports among(const std::vector<int>& members) const {
+    MeetingReports theirs;
     for (const int member : members) {
       if (!machine.empty()) theirs.machine.push_back(machine[member]);
-      if (!word.empty()) theirs.word.push_back(word[member]);
+      if (!agreement.empty()) theirs.agreement.push_back(agreement[member]);
     }
     return theirs;
   }
@@ -46,7 +46,7 @@ class Transport : public MessagePlane, public MemoryPlane, public ControlPlane {
 
   const int rank;
   const int world;
-  Told told;
+  MeetingReports reports;
 
   const TransportFacts& facts() const { return facts_; }
 

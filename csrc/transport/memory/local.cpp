@@ -27,7 +27,7 @@ std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
   const std::uint64_t group = random_number();
   for (int rank = 0; rank < world; ++rank) {
     transports.emplace_back(new LocalTransport(rank, world, segments, usable_cores().count()));
-    transports.back()->told.group = group;
+    transports.back()->reports.group = group;
   }
   return transports;
 }

@@ -70,7 +70,7 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
                  .oversubscribed = world > cores,
                  .shared_cores = world > cores ? cores : 0,
                  .capacity = capacity_for(world),
-                 .tells = true}),
+                 .broadcast_slots = true}),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
       outs_(static_cast<std::size_t>(world) * lanes),
@@ -294,7 +294,7 @@ void MappedTransport::release(int lane, int peer) {
   ring(peer);
 }
 
-void MappedTransport::tell(const void* data, std::size_t bytes, std::uint64_t contract) {
+void MappedTransport::fill_broadcast_slot(const void* data, std::size_t bytes, std::uint64_t contract) {
   Slot& slot = layout_.told_by(segments_[0].get(), rank, ++told_);
   slot.bytes = static_cast<std::uint32_t>(bytes);
   slot.contract = contract;
@@ -303,7 +303,7 @@ void MappedTransport::tell(const void* data, std::size_t bytes, std::uint64_t co
   for (int peer = 0; peer < world; ++peer) ring(peer);
 }
 
-bool MappedTransport::hear(int peer, Message& message) {
+bool MappedTransport::read_broadcast_slot(int peer, Message& message) {
   const Slot& slot = layout_.told_by(segments_[0].get(), peer, told_);
   if (slot.sequence.load(std::memory_order_acquire) != told_) return false;
   message.data = slot.inlined;
@@ -312,8 +312,8 @@ bool MappedTransport::hear(int peer, Message& message) {
   return true;
 }
 
-int MappedTransport::hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
-                          const void** places) {
+int MappedTransport::read_broadcast_slots(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
+                                          const void** places) {
   const Slot* const told = &layout_.told_by(segments_[0].get(), 0, told_);
   int k = first;
   for (; k < static_cast<int>(peers.size()) && peers[k] >= 0; ++k) {

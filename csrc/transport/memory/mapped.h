@@ -39,9 +39,10 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
-  void tell(const void* data, std::size_t bytes, std::uint64_t contract) override;
-  bool hear(int peer, Message& message) override;
-  int hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract, const void** places) override;
+  void fill_broadcast_slot(const void* data, std::size_t bytes, std::uint64_t contract) override;
+  bool read_broadcast_slot(int peer, Message& message) override;
+  int read_broadcast_slots(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
+                           const void** places) override;
 
   void begin_call(int lane) override { arenas_[lane].begun = arenas_[lane].head; }
   void sense(int lane, bool large) override { sensing_[lane] = large; }

@@ -1,7 +1,7 @@
-// All frames between this rank and its peers: messages and words.
+// All frames between this rank and its peers: messages and control.
 #pragma once
 
-#include "transport/remote/words.h"
+#include "transport/remote/control_messages.h"
 
 namespace ringreduce {
 
@@ -9,7 +9,7 @@ namespace ringreduce {
 class Frames {
  public:
   Frames(Transport& group, Wire& wire)
-      : outbox(group.world, wire), messages(group.world, outbox), words(group, wire, outbox, messages) {}
+      : outbox(group.world, wire), messages(group.world, outbox), control(group, wire, outbox, messages) {}
 
   // Called once for each frame taken from the outbox, when it has been written or has no reader any more.
   void written(int peer, const Outgoing& frame) {
@@ -34,17 +34,17 @@ class Frames {
     return outbox.pool.room(header.bytes, here);
   }
   void landed(int peer, const FrameHeader& header, const Landing& landing) {
-    words.heard_from(peer);
+    control.heard_from(peer);
     if (header.kind == FrameKind::message) return messages.landed(peer, header, landing);
     const std::string text(reinterpret_cast<const char*>(landing.at), header.bytes);
     if (landing.buffer) outbox.pool.release(landing.buffer);
     if (header.kind == FrameKind::credit) return messages.hear_credit(peer, header);
-    words.hear(peer, header.kind, text);
+    control.receive(peer, header.kind, text);
   }
 
   Outbox outbox;
   Messages messages;
-  Words words;
+  ControlMessages control;
 
  private:
   static constexpr std::size_t longest_word = std::size_t{1} << 20;  // bytes of a frame that is not a message

@@ -224,7 +224,7 @@ void Messages::release(int lane, int peer) {
   header.lane = static_cast<std::uint8_t>(lane);
   header.number = i.credited = i.received;
   i.uncredited_bytes = 0;
-  outbox_.tell(peer, FrameKind::credit, {}, header);
+  outbox_.send_control(peer, FrameKind::credit, {}, header);
 }
 
 // --- the end ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Outbox {
     send(peer, message);
   }
   // Sends a frame that is not a message.
-  void tell(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {}) {
+  void send_control(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {}) {
     header.kind = kind;
     header.bytes = static_cast<std::uint32_t>(text.size());
     Outgoing frame{header};
@@ -38,14 +38,14 @@ class Outbox {
       frame.data = frame.buffer->data;
       std::copy(text.begin(), text.end(), reinterpret_cast<char*>(frame.buffer->data));
     }
-    peers_[peer].words.push_back(frame);
+    peers_[peer].control.push_back(frame);
     wire_.dispatch(peer);
   }
-  // The next frame for a peer, if any. Words overtake messages, which may wait for readers. Of a longer
-  // message than `most` bytes, a piece.
+  // The next frame for a peer, if any. ControlMessages overtake messages, which may wait for readers. Of a
+  // longer message than `most` bytes, a piece.
   bool take(int peer, Outgoing& frame, std::size_t most = ~std::size_t{0}) {
-    auto& [words, messages] = peers_[peer];
-    std::deque<Outgoing>& frames = words.empty() ? messages : words;
+    auto& [control, messages] = peers_[peer];
+    std::deque<Outgoing>& frames = control.empty() ? messages : control;
     if (frames.empty()) return false;
     frame = frames.front();
     if (frame.header.kind == FrameKind::message && frame.header.bytes > most) {
@@ -60,7 +60,7 @@ class Outbox {
     }
     return true;
   }
-  bool has_frames(int peer) const { return !peers_[peer].words.empty() || !peers_[peer].messages.empty(); }
+  bool has_frames(int peer) const { return !peers_[peer].control.empty() || !peers_[peer].messages.empty(); }
   std::deque<Outgoing>& messages(int peer) { return peers_[peer].messages; }
   // Forgets everything, at the end.
   void clear() {
@@ -75,7 +75,7 @@ class Outbox {
 
  private:
   struct Peer {
-    std::deque<Outgoing> words, messages;
+    std::deque<Outgoing> control, messages;
   };
   Wire& wire_;
   std::vector<Peer> peers_;

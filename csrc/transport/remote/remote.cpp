@@ -54,13 +54,13 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
     say_whom_we_wait_for(waiting_for);
     const auto longest = std::min<Clock::duration>(longest_sleep, backoff.longest_sleep);
     sleep(lock, std::min(std::max<Clock::duration>(waited / 4, milliseconds(1)), longest));
-    words_.check_losses();
+    control_.check_losses();
   }
   backoff.away = Clock::now() - backoff.since;
   check();
   if (now - backoff.checked >= check_remote_every) {
     backoff.checked = now;
-    locked(words_)->check_peers(backoff, waiting_for);
+    locked(control_)->check_peers(backoff, waiting_for);
   }
   return true;
 }
@@ -99,7 +99,7 @@ void RemoteTransport::await_boards(int waiting_for) {
   say_whom_we_wait_for(waiting_for);
   Lock lock(mutex_);
   progress(lock, a_little);
-  words_.boards_are_late();
+  control_.boards_are_late();
   let_others_look();
 }
 
@@ -108,21 +108,21 @@ std::vector<Record> RemoteTransport::records(int of_rank) {
   if (of_rank != rank) {
     constexpr milliseconds patience{400};
     const auto start = Clock::now();
-    const bool asked = words_.ask_all();
-    while (asked && words_.answers_are_due() && Clock::now() - start < patience) {
+    const bool asked = control_.ask_all();
+    while (asked && control_.answers_are_due() && Clock::now() - start < patience) {
       progress(lock, a_little);
       let_others_look();
     }
     progress(lock, Clock::duration::zero());
   }
-  return words_.records(of_rank);
+  return control_.records(of_rank);
 }
 
 // Every rank that waits for this one is connected to it, and is told. It tells those that wait for it.
 void RemoteTransport::abort(const Failure& found) {
   {
     Lock lock(mutex_);
-    if (!words_.end_all(found)) return;
+    if (!control_.end_all(found)) return;
     progress(lock, Clock::duration::zero());
     if (fate().failure()->cause == Cause::mismatch) answer_questions(lock);
   }

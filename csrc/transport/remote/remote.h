@@ -60,22 +60,22 @@ class RemoteTransport : public Transport, protected Wire {
   // Moves what can move without waiting, for callers that wait for something else.
   bool pump();
   void wake() override;
-  void say_whom_we_wait_for(int peer) { words_.say_whom_we_wait_for(peer); }
+  void say_whom_we_wait_for(int peer) { control_.say_whom_we_wait_for(peer); }
 
-  bool closed(int peer) const override { return locked(words_)->closed(peer); }
+  bool closed(int peer) const override { return locked(control_)->closed(peer); }
   void abort(const Failure& failure) override;
-  void record(const Record& record) override { locked(words_)->record(record); }
+  void record(const Record& record) override { locked(control_)->record(record); }
   std::vector<Record> records(int of_rank) override;
-  std::vector<Record> known_records(int of_rank) override { return locked(words_)->records(of_rank); }
+  std::vector<Record> known_records(int of_rank) override { return locked(control_)->records(of_rank); }
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const override {
-    return locked(words_)->waits_for(of_rank, lately);
+    return locked(control_)->waits_for(of_rank, lately);
   }
-  void show(const Board& board) override { locked(words_)->show(board); }
-  Board board(int of_rank) override { return locked(words_)->board(of_rank); }
-  bool is_gone(int peer) override { return locked(words_)->is_gone(peer); }
-  bool has_ended(int peer) override { return locked(words_)->has_ended(peer); }
-  // For a dead rank's words, passed on by a rank that has heard them.
-  Clock::duration last_words_take() const override { return std::chrono::milliseconds(300); }
+  void show(const Board& board) override { locked(control_)->show(board); }
+  Board board(int of_rank) override { return locked(control_)->board(of_rank); }
+  bool is_gone(int peer) override { return locked(control_)->is_gone(peer); }
+  bool has_ended(int peer) override { return locked(control_)->has_ended(peer); }
+  // For a dead rank's control messages, which a rank that has received them passes on.
+  Clock::duration last_message_takes() const override { return std::chrono::milliseconds(300); }
   void await_boards(int waiting_for) override;
 
  protected:
@@ -85,7 +85,7 @@ class RemoteTransport : public Transport, protected Wire {
   mutable BriefLock mutex_;
   // Under the lock.
   Frames frames_;
-  Words& words_ = frames_.words;
+  ControlMessages& control_ = frames_.control;
   Pool& pool_ = frames_.outbox.pool;
 
  private:

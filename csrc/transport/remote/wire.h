@@ -27,7 +27,7 @@ class Wire {
   virtual bool looks_quickly() const { return false; }
   // Ends a progress() that waits in another thread.
   virtual void interrupt() = 0;
-  // Finds out whether a silent peer lives; if not, calls Words::lost() sooner or later.
+  // Finds out whether a silent peer lives; if not, calls ControlMessages::lost() sooner or later.
   virtual void look_after(int peer) = 0;
   // The caller may take its memory back: incoming bytes go elsewhere from now on, and of lent memory only
   // frames that peers have begun to receive are sent, from memory of ours.

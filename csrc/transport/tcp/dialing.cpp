@@ -64,7 +64,7 @@ void TcpTransport::dial(int peer, Purpose purpose) {
   Dial& dial = dial_of(peer, purpose);
   if (!dial.attempts.empty()) return;
   if (settings_.addresses[peer].empty()) {
-    return words_.lost(
+    return control_.lost(
         peer, "cannot be reached: it listens on its loopback interface only (RINGREDUCE_IFACE)", false);
   }
   dial = {};
@@ -87,10 +87,10 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
       links_[peer].retry = Clock::now() + dial_again_after;
       return;
     }
-    return words_.lost(rank,
-                       "cannot open a connection to rank " + std::to_string(peer) + " (" +
-                           std::strerror(errno) + "): raise the limit of open files, ulimit -n",
-                       false);
+    return control_.lost(rank,
+                         "cannot open a connection to rank " + std::to_string(peer) + " (" +
+                             std::strerror(errno) + "): raise the limit of open files, ulimit -n",
+                         false);
   }
   set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::pulse) set_pulse(socket.get());
@@ -142,11 +142,11 @@ void TcpTransport::dial_failed(Stream& stream) {
   Dial& dial = dial_of(peer, stream.purpose());
   const bool met = stream.state() != Stream::State::connecting;
   std::erase(dial.attempts, &stream);
-  if (words_.has_left(peer)) return;
+  if (control_.has_left(peer)) return;
   if (!stream.ended()) return attempt_failed(peer, stream.purpose(), stream.broken(), met);
   if (!dial.attempts.empty()) return;
   // It may have had too many strangers.
-  if (++link.hang_ups > most_hang_ups) return words_.lost(peer, stream.broken(), false);
+  if (++link.hang_ups > most_hang_ups) return control_.lost(peer, stream.broken(), false);
   if (stream.purpose() == Purpose::frames) link.retry = Clock::now() + dial_again_after;
 }
 
@@ -156,7 +156,7 @@ void TcpTransport::give_up(int peer, Purpose purpose) {
   Link& link = links_[peer];
   const Dial dial = std::exchange(dial_of(peer, purpose), {});
   for (Stream* attempt : dial.attempts) streams_.erase(attempt->id);
-  if (words_.has_left(peer)) return;
+  if (control_.has_left(peer)) return;
   if (purpose == Purpose::frames && connected(peer)) {
     link.retry = Clock::now() + widen_again_after;
   } else if (purpose == Purpose::pulse || frames_.outbox.has_frames(peer)) {
@@ -165,7 +165,7 @@ void TcpTransport::give_up(int peer, Purpose purpose) {
     for (const Address& tried : settings_.addresses[peer])
       text += std::exchange(before, ", ") + in_words(tried);
     // Where an address is silent, another one that refuses may be that of another host.
-    words_.lost(peer, text, dial.attempts.empty() && dial.refusals == dial.begun);
+    control_.lost(peer, text, dial.attempts.empty() && dial.refusals == dial.begun);
   }
 }
 

@@ -16,7 +16,7 @@ constexpr milliseconds stranger_has{5000};
 void TcpTransport::begin(Stream& stream) {
   if (!stream.dialed()) --strangers_;
   Link& link = links_[stream.peer()];
-  words_.connected_to(stream.peer());
+  control_.connected_to(stream.peer());
   link.hang_ups = 0;
   if (stream.purpose() == Purpose::pulse) return;
   if (stream.dialed()) dial_of(stream.peer(), Purpose::frames) = {};
@@ -53,8 +53,8 @@ void TcpTransport::bury(Stream& buried) {
   if (stream->purpose() == Purpose::pulse) {
     if (!stream->dialed()) return;
     dial_of(peer, Purpose::pulse) = {};
-    if (words_.has_said_bye(peer)) return;
-    return words_.lost(
+    if (control_.has_said_bye(peer)) return;
+    return control_.lost(
         peer,
         stream->ended() && link.ready.empty() ? "has closed its communicator or died" : stream->broken(),
         stream->died());
@@ -63,7 +63,7 @@ void TcpTransport::bury(Stream& buried) {
   stream->forget();
   if (stream->retired()) return;
   // Its last words may come over another stream.
-  if (!words_.has_said_bye(peer)) words_.lost(peer, stream->broken(), stream->died());
+  if (!control_.has_said_bye(peer)) control_.lost(peer, stream->broken(), stream->died());
   dispatch(peer);
 }
 
@@ -92,7 +92,7 @@ void TcpTransport::look_at_clock(Clock::time_point now) {
 }
 
 void TcpTransport::look_after(int peer) {
-  if (peer == rank || words_.has_left(peer) || closed_) return;
+  if (peer == rank || control_.has_left(peer) || closed_) return;
   Link& link = links_[peer];
   const auto now = Clock::now();
   if (now - link.beat < beat_every) return;

@@ -76,7 +76,7 @@ void TcpTransport::watch(Stream& stream) {
 }
 
 void TcpTransport::dispatch(int peer) {
-  if (words_.has_left(peer)) return frames_.discard(peer);
+  if (control_.has_left(peer)) return frames_.discard(peer);
   Link& link = links_[peer];
   bool all_blocked = true;
   for (Stream* stream : link.ready) {
@@ -183,21 +183,21 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
     }
   }
   if (looked_for_broken_) bury();
-  if (words_.have_ended() && !began_anew_) begin_anew();
+  if (control_.have_ended() && !began_anew_) begin_anew();
   const auto now = Clock::now();
   if (now - clock_looked_ >= look_at_clock_every) look_at_clock(now);
   return moved;
 }
 
 void TcpTransport::report_damage(const Stream& stream) {
-  if (words_.have_ended()) return;
+  if (control_.have_ended()) return;
   const bool here = stream.damage() == Stream::Damage::here;
   const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
-  words_.end_all(Failure(Cause::damaged, -1,
-                         "rank " + std::to_string(receiver) + " received a damaged frame from rank " +
-                             std::to_string(sender) +
-                             ": bytes changed on the way, so the call ended on all ranks. Look for a faulty "
-                             "link between their hosts, or for someone who tampers with the traffic"));
+  control_.end_all(Failure(
+      Cause::damaged, -1,
+      "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +
+          ": bytes changed on the way, so the call ended on all ranks. Look for a faulty "
+          "link between their hosts, or for someone who tampers with the traffic"));
 }
 
 // Survivors talk over new connections: the other end trusts nothing more from a damaged one, and does not say
@@ -247,7 +247,7 @@ std::size_t TcpTransport::not_there_yet() const {
   std::size_t bytes = 0;
   for (const auto& [id, stream] : streams_) {
     int unsent = 0;
-    if (!stream->proved() || words_.is_lost(stream->peer())) continue;
+    if (!stream->proved() || control_.is_lost(stream->peer())) continue;
     ioctl(stream->fd(), SIOCOUTQ, &unsent);
     bytes += stream->queued() + static_cast<std::size_t>(unsent) + frames_.outbox.has_frames(stream->peer());
   }
@@ -259,7 +259,7 @@ std::size_t TcpTransport::not_there_yet() const {
 // now: a successful call leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
   constexpr milliseconds at_rest{1500};
-  words_.say_bye();
+  control_.say_bye();
   auto moved = Clock::now();
   for (std::size_t left = not_there_yet(); left > 0 && Clock::now() - moved < at_rest;) {
     progress(lock, milliseconds(2));
@@ -280,7 +280,7 @@ void TcpTransport::close() {
   {
     Lock lock(mutex_);
     if (closed_) return;
-    words_.let_go_of_callers();
+    control_.let_go_of_callers();
     see_off(lock);
     closed_ = true;
     for (const auto& [id, stream] : streams_) stream->forget();

@@ -20,8 +20,8 @@ void MpiTransport::unreachable(int peer, int code) {
   lost_some_ = true;
   end_without_others();
   // Nothing lies between the processes of a host.
-  words_.lost(peer, "can no longer be reached (" + error_text(code) + ")",
-              members_[peer].host.machine == members_[rank].host.machine);
+  control_.lost(peer, "can no longer be reached (" + error_text(code) + ")",
+                members_[peer].host.machine == members_[rank].host.machine);
 }
 
 // It does not say for which peer the hellos' receive fails; another request will.
@@ -88,7 +88,7 @@ void MpiTransport::answer_latecomers() {
   if (over() || closed_ || !may_call()) return;
   const Turn turn(in_turn_);
   for (int peer = 0; peer < world; ++peer) {
-    if (peer != rank && !words_.has_left(peer)) open(peer, true);
+    if (peer != rank && !control_.has_left(peer)) open(peer, true);
   }
 }
 
@@ -100,7 +100,7 @@ void MpiTransport::hand_over(Clock::time_point deadline) {
     for (std::size_t i = 0; i < purposes_.size(); ++i) {
       const Purpose purpose = purposes_[i];
       if (purpose.kind != Purpose::Kind::sent || purpose.buffer || !purpose.frame.is_lent()) continue;
-      if (requests_[i] == MPI_REQUEST_NULL || words_.has_left(purpose.peer)) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || control_.has_left(purpose.peer)) continue;
       int done = 0;
       {
         const Turn turn(in_turn_);
@@ -153,11 +153,11 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
 void MpiTransport::see_off(Lock& lock) {
   constexpr milliseconds to_hear{50};
   const auto start = Clock::now();
-  words_.say_bye();
+  control_.say_bye();
   while (sending() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(1));
   const auto all_have_closed = [&] {
     for (int peer = 0; peer < world; ++peer) {
-      if (open_[peer] && !words_.has_left(peer)) return false;
+      if (open_[peer] && !control_.has_left(peer)) return false;
     }
     return true;
   };
@@ -192,7 +192,7 @@ void MpiTransport::close() {
     Lock lock(mutex_);
     if (closed_) return;
     if (!over() && may_call()) {
-      words_.let_go_of_callers();
+      control_.let_go_of_callers();
       see_off(lock);
       let_go();
     }

@@ -105,12 +105,12 @@ MpiTransport::~MpiTransport() {
 void MpiTransport::look_after(int peer) {
   const Member& own = members_[rank];
   const Member& theirs = members_[peer];
-  if (peer == rank || words_.has_left(peer) || theirs.started == 0) return;
+  if (peer == rank || control_.has_left(peer) || theirs.started == 0) return;
   if (theirs.host.machine != own.host.machine || theirs.processes != own.processes) return;
   if (start_of(theirs.process) == theirs.started) return;
   lost_some_ = true;
   end_without_others();
-  words_.lost(peer, "died", true);
+  control_.lost(peer, "died", true);
 }
 
 // --- threads ---------------------------------------------------------------------------------------------

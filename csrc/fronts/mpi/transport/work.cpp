@@ -105,7 +105,7 @@ bool MpiTransport::sending() const {
 // --- sending ---------------------------------------------------------------------------------------------
 
 void MpiTransport::dispatch(int peer) {
-  if (words_.has_left(peer) || closed_) return frames_.discard(peer);
+  if (control_.has_left(peer) || closed_) return frames_.discard(peer);
   if (!may_call()) return;  // sent when a thread that may comes
   const Turn turn(in_turn_);
   if (!open_[peer]) open(peer, true);
@@ -113,7 +113,7 @@ void MpiTransport::dispatch(int peer) {
 }
 
 bool MpiTransport::send_at_once(int peer, const Outgoing& frame) {
-  if (!is_whole(frame.header) || !open_[peer] || words_.has_left(peer) || closed_ || !may_call())
+  if (!is_whole(frame.header) || !open_[peer] || control_.has_left(peer) || closed_ || !may_call())
     return false;
   send_copy(peer, frame);
   return true;
@@ -281,7 +281,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
-    words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
+    control_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
   }
   return buffer;
 }

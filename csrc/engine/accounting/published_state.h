@@ -16,14 +16,14 @@
 namespace ringreduce {
 
 // A wait of which the owner speaks now and then while it lasts.
-struct WaitShown {
+struct PublishedWait {
   std::atomic<std::int32_t> peer;         // or -1
   std::atomic<std::int64_t> since, seen;  // ns of the steady clock; seen 0: never
   char what[112];                         // of a message, in words
 };
 
 // A group as one of its ranks sees it. Plain data that others read while it is written.
-struct alignas(64) Notice {
+struct alignas(64) PublishedState {
   static constexpr std::uint64_t depth = 16;
   static constexpr int most_members = 256;
   enum class State : std::uint32_t { unused, open, failed, closed };
@@ -39,23 +39,23 @@ struct alignas(64) Notice {
   std::atomic<std::uint64_t> ended;
   std::atomic<std::uint64_t> submitted, finished;  // collectives, to the progress thread
   alignas(64) Record records[depth];               // of collective n: at n % depth
-  WaitShown collective, message;
+  PublishedWait collective, message;
   char problem[512];                   // how the group failed
   std::int32_t members[most_members];  // the ranks' names in the job
   std::int16_t hosts[most_members];    // the numbers of their hosts
 };
 
-struct NoticeHead {
+struct PublishedHead {
   char magic[16];
   std::int32_t pid;
-  std::uint32_t notices, bytes;  // their number, and the size of each
+  std::uint32_t states, bytes;  // their number, and the size of each
 };
 
-// The memory's name, and the place of its parts: the head, then the notices, a page each.
-inline constexpr const char* notices_name = "ringreduce-notices";
-inline constexpr const char* notices_magic = "notices 1";
-inline constexpr std::size_t notice_page = 4096;
-static_assert(sizeof(Notice) <= notice_page);
+// The memory's name, and the place of its parts: the head, then the states, a page each.
+inline constexpr const char* published_name = "ringreduce-published";
+inline constexpr const char* published_magic = "published 1";
+inline constexpr std::size_t published_page = 4096;
+static_assert(sizeof(PublishedState) <= published_page);
 
 // What is written once.
 struct Introduction {
@@ -66,33 +66,33 @@ struct Introduction {
   std::vector<int> hosts;    // empty: all ranks share a host
 };
 
-// A group's notice, for as long as the group exists. Where the system grants no memory to share, or the
-// process is in more groups than there are pages, nobody else sees it.
-class ShownGroup {
+// A group's published state, for as long as the group exists. Where the system grants no memory to share, or
+// the process is in more groups than there are pages, nobody else sees it.
+class PublishedGroup {
  public:
-  explicit ShownGroup(const Introduction& group);
-  ~ShownGroup();
-  ShownGroup(const ShownGroup&) = delete;
-  ShownGroup& operator=(const ShownGroup&) = delete;
+  explicit PublishedGroup(const Introduction& group);
+  ~PublishedGroup();
+  PublishedGroup(const PublishedGroup&) = delete;
+  PublishedGroup& operator=(const PublishedGroup&) = delete;
 
   // The collective of the next number begins; its record is filled in.
-  Record& next(std::uint64_t number) { return notice_->records[number % Notice::depth]; }
-  void began(std::uint64_t number) { notice_->begun.store(number, std::memory_order_release); }
-  void ended(std::uint64_t number) { notice_->ended.store(number, std::memory_order_release); }
-  void submitted() { notice_->submitted.fetch_add(1, std::memory_order_relaxed); }
-  void finished() { notice_->finished.fetch_add(1, std::memory_order_relaxed); }
+  Record& next(std::uint64_t number) { return state_->records[number % PublishedState::depth]; }
+  void began(std::uint64_t number) { state_->begun.store(number, std::memory_order_release); }
+  void ended(std::uint64_t number) { state_->ended.store(number, std::memory_order_release); }
+  void submitted() { state_->submitted.fetch_add(1, std::memory_order_relaxed); }
+  void finished() { state_->finished.fetch_add(1, std::memory_order_relaxed); }
   // In a wait, every few milliseconds.
   void waits(int peer, Clock::time_point since);
   void waits_for_message(int peer, Clock::duration waited, const std::string& what);
-  void over(Notice::State state, const std::string& problem = "");
+  void over(PublishedState::State state, const std::string& problem = "");
 
  private:
   struct Board;
   static std::shared_ptr<Board> board();
 
-  const std::shared_ptr<Board> board_;  // null: the notice is private
-  std::unique_ptr<Notice> private_;
-  Notice* notice_ = nullptr;
+  const std::shared_ptr<Board> board_;  // null: the state is private
+  std::unique_ptr<PublishedState> private_;
+  PublishedState* state_ = nullptr;
   const int pid_;
   std::mutex speaking_;  // several threads may wait for messages
 };

@@ -1,4 +1,4 @@
-#include "engine/accounting/notice.h"
+#include "engine/accounting/published_state.h"
 
 #include <unistd.h>
 
@@ -29,28 +29,29 @@ void write(char (&to)[room], const std::string& text) {
 
 }  // namespace
 
-struct ShownGroup::Board {
-  std::shared_ptr<SharedMemory> memory = SharedMemory::make(notice_page * (most_groups + 1), notices_name);
+struct PublishedGroup::Board {
+  std::shared_ptr<SharedMemory> memory =
+      SharedMemory::make(published_page * (most_groups + 1), published_name);
   std::mutex mutex;
   std::uint64_t made = 0;
 
   Board() {
     if (memory->fd.get() < 0) throw std::bad_alloc();
-    auto* head = new (memory->base) NoticeHead{{}, getpid(), most_groups, notice_page};
-    std::strcpy(head->magic, notices_magic);
+    auto* head = new (memory->base) PublishedHead{{}, getpid(), most_groups, published_page};
+    std::strcpy(head->magic, published_magic);
   }
   // A page that is not in use, or null.
-  Notice* take() {
+  PublishedState* take() {
     for (std::uint32_t i = 1; i <= most_groups; ++i) {
-      auto* notice = reinterpret_cast<Notice*>(memory->base + notice_page * i);
-      if (notice->state.load(std::memory_order_acquire) == Notice::State::unused) return notice;
+      auto* published = reinterpret_cast<PublishedState*>(memory->base + published_page * i);
+      if (published->state.load(std::memory_order_acquire) == PublishedState::State::unused) return published;
     }
     return nullptr;
   }
 };
 
 // One for all groups of the process, and gone with the last. The child of a fork has its own.
-std::shared_ptr<ShownGroup::Board> ShownGroup::board() {
+std::shared_ptr<PublishedGroup::Board> PublishedGroup::board() {
   struct Current {
     std::mutex mutex;
     std::weak_ptr<Board> board;
@@ -68,48 +69,48 @@ std::shared_ptr<ShownGroup::Board> ShownGroup::board() {
   return found;
 }
 
-ShownGroup::ShownGroup(const Introduction& group) : board_(board()), pid_(getpid()) {
+PublishedGroup::PublishedGroup(const Introduction& group) : board_(board()), pid_(getpid()) {
   std::unique_lock<std::mutex> lock;
   if (board_) {
     lock = std::unique_lock(board_->mutex);
-    notice_ = board_->take();
+    state_ = board_->take();
   }
-  if (!notice_) {
-    private_ = std::make_unique<Notice>();
-    notice_ = private_.get();
+  if (!state_) {
+    private_ = std::make_unique<PublishedState>();
+    state_ = private_.get();
   }
-  new (notice_) Notice();
-  notice_->rank = group.rank;
-  notice_->world = group.world;
-  notice_->group = group.group;
-  notice_->order = board_ ? ++board_->made : 0;
-  write(notice_->transport, group.transport);
-  if (group.world <= Notice::most_members) {
-    notice_->member_count = group.world;
+  new (state_) PublishedState();
+  state_->rank = group.rank;
+  state_->world = group.world;
+  state_->group = group.group;
+  state_->order = board_ ? ++board_->made : 0;
+  write(state_->transport, group.transport);
+  if (group.world <= PublishedState::most_members) {
+    state_->member_count = group.world;
     for (int r = 0; r < group.world; ++r) {
-      notice_->members[r] = group.members.empty() ? r : group.members[r];
-      notice_->hosts[r] = static_cast<std::int16_t>(group.hosts.empty() ? 0 : group.hosts[r]);
+      state_->members[r] = group.members.empty() ? r : group.members[r];
+      state_->hosts[r] = static_cast<std::int16_t>(group.hosts.empty() ? 0 : group.hosts[r]);
     }
   }
-  notice_->state.store(Notice::State::open, std::memory_order_release);
+  state_->state.store(PublishedState::State::open, std::memory_order_release);
 }
 
 // In the child of a fork, the page is the parent's.
-ShownGroup::~ShownGroup() {
+PublishedGroup::~PublishedGroup() {
   if (private_ || getpid() != pid_) return;
-  notice_->state.store(Notice::State::unused, std::memory_order_release);
+  state_->state.store(PublishedState::State::unused, std::memory_order_release);
 }
 
-void ShownGroup::waits(int peer, Clock::time_point since) {
-  WaitShown& wait = notice_->collective;
+void PublishedGroup::waits(int peer, Clock::time_point since) {
+  PublishedWait& wait = state_->collective;
   wait.peer.store(peer, std::memory_order_relaxed);
   wait.since.store(nanoseconds(since), std::memory_order_relaxed);
   wait.seen.store(nanoseconds(Clock::now()), std::memory_order_release);
 }
 
-void ShownGroup::waits_for_message(int peer, Clock::duration waited, const std::string& what) {
+void PublishedGroup::waits_for_message(int peer, Clock::duration waited, const std::string& what) {
   const std::lock_guard lock(speaking_);
-  WaitShown& wait = notice_->message;
+  PublishedWait& wait = state_->message;
   const auto now = Clock::now();
   wait.peer.store(peer, std::memory_order_relaxed);
   wait.since.store(nanoseconds(now - waited), std::memory_order_relaxed);
@@ -117,9 +118,9 @@ void ShownGroup::waits_for_message(int peer, Clock::duration waited, const std::
   wait.seen.store(nanoseconds(now), std::memory_order_release);
 }
 
-void ShownGroup::over(Notice::State state, const std::string& problem) {
-  if (!problem.empty()) write(notice_->problem, problem);
-  notice_->state.store(state, std::memory_order_release);
+void PublishedGroup::over(PublishedState::State state, const std::string& problem) {
+  if (!problem.empty()) write(state_->problem, problem);
+  state_->state.store(state, std::memory_order_release);
 }
 
 }  // namespace ringreduce

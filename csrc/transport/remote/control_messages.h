@@ -1,5 +1,5 @@
-// The words that ranks without shared memory exchange beside messages: who called what, whom they wait for,
-// how it ended, who survives. Also decides what a peer's silence means.
+// Control messages between ranks that share no memory: who called what, whom a rank waits for, how the group
+// ended, who survives. Also decides what a peer's silence means.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@
 namespace ringreduce {
 
 // Not thread-safe, except say_whom_we_wait_for(). Functions named as in Transport do what it says there.
-class Words {
+class ControlMessages {
  public:
   // `group` is the transport that this belongs to: its ranks, and its fate.
-  Words(Transport& group, Wire& wire, Outbox& outbox, Messages& messages)
+  ControlMessages(Transport& group, Wire& wire, Outbox& outbox, Messages& messages)
       : group_(group),
         rank_(group.rank),
         world_(group.world),
@@ -25,7 +25,7 @@ class Words {
         peers_(static_cast<std::size_t>(world_)) {}
 
   // Throws Error if no rank says such a thing.
-  void hear(int peer, FrameKind kind, std::string_view text);
+  void receive(int peer, FrameKind kind, std::string_view text);
   // Something arrived from a peer.
   void heard_from(int peer) { peers_[peer].spoken = true; }
   // There is a new connection to a peer.

@@ -1,4 +1,4 @@
-#include "transport/remote/words.h"
+#include "transport/remote/control_messages.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t recent = 16;            // calls that peers are told of
+constexpr std::size_t recent = 16;            // calls in a status
 constexpr std::size_t longest_reason = 4096;  // bytes of a failure's text
 constexpr milliseconds silence{150};          // after which a peer must show that it lives
 constexpr milliseconds loss_is_final{20};     // messages that a dead peer had sent may still complete a wait
@@ -31,7 +31,7 @@ T taken(std::string_view& text, const char* of_what) {
 
 }  // namespace
 
-void Words::hear(int peer, FrameKind kind, std::string_view text) {
+void ControlMessages::receive(int peer, FrameKind kind, std::string_view text) {
   switch (kind) {
     case FrameKind::query:
       return tell_status(peer);
@@ -50,21 +50,21 @@ void Words::hear(int peer, FrameKind kind, std::string_view text) {
 
 // --- what every rank called lately -----------------------------------------------------------------------
 
-void Words::record(const Record& record) {
+void ControlMessages::record(const Record& record) {
   if (own_records_.size() == 2 * recent) {
     own_records_.erase(own_records_.begin(), own_records_.begin() + recent);
   }
   own_records_.push_back(record);
 }
 
-void Words::tell_status(int peer) {
+void ControlMessages::tell_status(int peer) {
   const std::size_t count = std::min(own_records_.size(), recent);
   const Record* first = own_records_.data() + own_records_.size() - count;
   const std::string records(reinterpret_cast<const char*>(first), count * sizeof(Record));
-  outbox_.tell(peer, FrameKind::status, bytes_of(waiting_for_.load()) + records);
+  outbox_.send_control(peer, FrameKind::status, bytes_of(waiting_for_.load()) + records);
 }
 
-void Words::hear_status(int from, std::string_view text) {
+void ControlMessages::hear_status(int from, std::string_view text) {
   Peer& peer = peers_[from];
   peer.waits_for = taken<int>(text, "status");
   peer.records.resize(std::min(text.size() / sizeof(Record), recent));
@@ -74,7 +74,7 @@ void Words::hear_status(int from, std::string_view text) {
 }
 
 // A rank that does not wait answers no questions: neither the last one that went to all nor one of its own.
-std::optional<int> Words::waits_for(int of_rank, Clock::duration lately) const {
+std::optional<int> ControlMessages::waits_for(int of_rank, Clock::duration lately) const {
   const Peer& peer = peers_[of_rank];
   const bool is_fresh = peer.answered >= asked_ || Clock::now() - peer.answered <= lately;
   if (!is_fresh || peer.answered == Clock::time_point() || peer.waits_for >= world_) return std::nullopt;
@@ -82,18 +82,18 @@ std::optional<int> Words::waits_for(int of_rank, Clock::duration lately) const {
 }
 
 // Asks once, until the answer comes: a rank that computes reads nothing.
-void Words::ask(int peer) {
+void ControlMessages::ask(int peer) {
   if (peers_[peer].asked || is_lost(peer)) return;
   peers_[peer].asked = true;
-  outbox_.tell(peer, FrameKind::query);
+  outbox_.send_control(peer, FrameKind::query);
 }
 
-bool Words::can_answer(int peer) const {
+bool ControlMessages::can_answer(int peer) const {
   constexpr int most_dialed = 64;
   return peer != rank_ && !is_lost(peer) && !closed(peer) && (world_ <= most_dialed || wire_.connected(peer));
 }
 
-bool Words::ask_all() {
+bool ControlMessages::ask_all() {
   constexpr milliseconds good_for{1000};
   const auto now = Clock::now();
   if (now - asked_ < good_for) return false;
@@ -104,7 +104,7 @@ bool Words::ask_all() {
   return true;
 }
 
-bool Words::answers_are_due() const {
+bool ControlMessages::answers_are_due() const {
   for (int peer = 0; peer < world_; ++peer) {
     if (peers_[peer].asked && can_answer(peer)) return true;
   }
@@ -113,7 +113,7 @@ bool Words::answers_are_due() const {
 
 // What a rank has told, and what its messages show. They carry a word for a call and all before it; if it
 // equals this rank's, that rank has made the same calls.
-std::vector<Record> Words::records(int of_rank) const {
+std::vector<Record> ControlMessages::records(int of_rank) const {
   if (of_rank == rank_) return own_records_;
   std::vector<Record> known = peers_[of_rank].records;
   const auto shown = std::find_if(own_records_.begin(), own_records_.end(), [&](const Record& own) {
@@ -128,7 +128,7 @@ std::vector<Record> Words::records(int of_rank) const {
 
 // Ranks that made different calls may all wait. A rank that waits for long therefore compares the last call
 // that both it and a peer have begun.
-void Words::check_agreement() const {
+void ControlMessages::check_agreement() const {
   for (int peer = 0; peer < world_; ++peer) {
     const std::vector<Record>& theirs = peers_[peer].records;
     if (theirs.empty() || own_records_.empty()) continue;
@@ -143,13 +143,13 @@ void Words::check_agreement() const {
 
 // --- the end of all --------------------------------------------------------------------------------------
 
-void Words::let_go_of_callers() {
+void ControlMessages::let_go_of_callers() {
   messages_.let_go_of_callers();
   wire_.withdraw();
 }
 
 // The text is kept for the bye as well, which may arrive first if a pair of ranks has several streams.
-bool Words::end_all(const Failure& found, bool first_hand) {
+bool ControlMessages::end_all(const Failure& found, bool first_hand) {
   const Failure failure = group_.fate().fail(found);
   if (have_ended()) return false;
   const AbortNotice notice{failure.culprit, static_cast<std::int32_t>(failure.cause)};
@@ -167,17 +167,17 @@ bool Words::end_all(const Failure& found, bool first_hand) {
 }
 
 // Ranks that connect late are told then.
-void Words::connected_to(int peer) {
-  if (have_ended() && !is_lost(peer)) outbox_.tell(peer, FrameKind::abort, told_);
+void ControlMessages::connected_to(int peer) {
+  if (have_ended() && !is_lost(peer)) outbox_.send_control(peer, FrameKind::abort, told_);
 }
 
-void Words::hear_abort(std::string_view text) {
+void ControlMessages::hear_abort(std::string_view text) {
   const auto [culprit, cause] = taken<AbortNotice>(text, "abort");
   end_all(Failure(cause_numbered(cause), culprit >= 0 && culprit < world_ ? culprit : -1, std::string(text)),
           false);
 }
 
-void Words::lost(int peer, const std::string& how, bool certain) {
+void ControlMessages::lost(int peer, const std::string& how, bool certain) {
   if (is_lost(peer)) return;
   peers_[peer].lost = how;
   peers_[peer].certain = certain;
@@ -185,19 +185,19 @@ void Words::lost(int peer, const std::string& how, bool certain) {
   if (!closed(peer) && !lost_since_) lost_since_ = Clock::now();
 }
 
-bool Words::closed(int peer) const {
+bool ControlMessages::closed(int peer) const {
   const auto& bye = peers_[peer].bye;
   return bye && (messages_.have_come(peer, *bye) || !wire_.connected(peer));
 }
 
-void Words::say_bye() {
+void ControlMessages::say_bye() {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || is_lost(peer) || !wire_.connected(peer)) continue;
-    outbox_.tell(peer, FrameKind::bye, bytes_of(messages_.sent_to(peer)) + told_);
+    outbox_.send_control(peer, FrameKind::bye, bytes_of(messages_.sent_to(peer)) + told_);
   }
 }
 
-void Words::hear_bye(int peer, std::string_view text) {
+void ControlMessages::hear_bye(int peer, std::string_view text) {
   const auto sent = taken<Messages::Counts>(text, "bye");
   if (!text.empty()) hear_abort(text);
   peers_[peer].bye = sent;
@@ -206,7 +206,7 @@ void Words::hear_bye(int peer, std::string_view text) {
 // --- losses and silence ----------------------------------------------------------------------------------
 
 // A peer that was lost without having closed can never finish what it began.
-void Words::check_losses() const {
+void ControlMessages::check_losses() const {
   if (!lost_since_ || Clock::now() - *lost_since_ < loss_is_final) return;
   for (int peer = 0; peer < world_; ++peer) {
     if (!is_lost(peer) || closed(peer)) continue;
@@ -214,7 +214,7 @@ void Words::check_losses() const {
   }
 }
 
-void Words::check_peers(Backoff& backoff, int waiting_for) {
+void ControlMessages::check_peers(Backoff& backoff, int waiting_for) {
   check_agreement();
   if (waiting_for >= 0 && closed(waiting_for)) return backoff.found_closed(waiting_for, waiting_for, rank_);
   for (int peer = 0; peer < world_; ++peer) {
@@ -224,7 +224,7 @@ void Words::check_peers(Backoff& backoff, int waiting_for) {
   }
 }
 
-void Words::check_silence(Clock::time_point since, int of_peer) {
+void ControlMessages::check_silence(Clock::time_point since, int of_peer) {
   Peer& peer = peers_[of_peer];
   const auto now = Clock::now();
   if (std::exchange(peer.spoken, false)) peer.heard = now;
@@ -235,18 +235,18 @@ void Words::check_silence(Clock::time_point since, int of_peer) {
 
 // --- the agreement on survivors --------------------------------------------------------------------------
 
-void Words::show(const Board& board) {
+void ControlMessages::show(const Board& board) {
   own_board_ = board;
   boards_are_late_ = false;
   for (int peer = 0; peer < world_; ++peer) {
     if (peer != rank_ && !is_lost(peer) && !closed(peer)) {
-      outbox_.tell(peer, FrameKind::board, packed(board));
+      outbox_.send_control(peer, FrameKind::board, packed(board));
     }
   }
 }
 
 // A peer's frames may overtake each other, but boards only grow.
-void Words::hear_board(int peer, std::string_view text) {
+void ControlMessages::hear_board(int peer, std::string_view text) {
   std::optional<Board> news = unpacked(text, world_);
   if (!news) throw Error("a malformed board");
   Board& known = peers_[peer].board;
@@ -259,7 +259,7 @@ void Words::hear_board(int peer, std::string_view text) {
   known = std::move(*news);
 }
 
-bool Words::is_gone(int peer) {
+bool ControlMessages::is_gone(int peer) {
   if (boards_are_late_) wire_.look_after(peer);
   return is_lost(peer) || closed(peer);
 }
