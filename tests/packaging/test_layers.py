@@ -1,6 +1,16 @@
-"""Every room of csrc/ includes only what lies below it: see the table in README.md."""
+"""Every room of csrc/ includes only what lies below it, and none includes itself by way of others.
+
+    python tests/packaging/test_layers.py [CSRC]
+
+prints which folder includes which, how often, and the circles among them.
+"""
+
+from __future__ import annotations
 
 import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,10 +18,10 @@ import pytest
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 # What the files of a room include, beside the room itself. A file belongs to the longest name that fits.
-REDUCE = ["reduce"]
 INTERFACE = ["transport/interface"]
-PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
-ENGINE = ["engine", "schedule", "simulate", "synthesis", *REDUCE, "transport"]
+PROGRAM = ["engine/program", "schedule", "reduce", "transport/interface"]
+ENGINE = ["engine", "schedule", "simulate", "synthesis", "reduce", "transport"]
+SHARED = ["fronts/shared", "engine/planning"]
 ROOMS = {
     "schedule": [],
     "simulate": ["schedule"],
@@ -24,17 +34,17 @@ ROOMS = {
     "transport/compose": [*INTERFACE, "transport/memory", "transport/remote", "transport/tcp"],
     "engine/program": PROGRAM,
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],
-    "engine/cpu": [*PROGRAM, "engine/endings/contract.h", "engine/planning/plan.h"],
-    "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
+    "engine/messages": ["engine/planning/call.h", "reduce", *INTERFACE],
     "engine/endings": ["engine/planning/description.h", *INTERFACE],
+    "engine/cpu": [*PROGRAM, "engine/endings/contract.h", "engine/planning/plan.h"],
     "engine/accounting": ["engine/planning", "schedule", *INTERFACE, "transport/memory"],
-    "engine/device": [],
+    "engine/device": ["engine/messages/transfer.h", "engine/planning/call.h", *INTERFACE],
     "engine/calls": [
-        *("engine/accounting", "engine/cpu", "engine/device", "engine/endings", "engine/messages"),
+        *("engine/accounting", "engine/cpu", "engine/device/options.h", "engine/endings", "engine/messages"),
         *("engine/planning", *INTERFACE),
     ],
-    "engine/communicator": [*ENGINE, "gpu/calls"],
-    "gpu/reduce": REDUCE,
+    "engine/communicator": ENGINE,
+    "gpu/reduce": ["reduce"],
     "gpu/device": [*INTERFACE, "gpu/reduce"],
     "gpu/libnccl": INTERFACE,
     "gpu/runner": ["gpu/device", *ENGINE],
@@ -43,32 +53,51 @@ ROOMS = {
     "gpu/hosts": ["gpu/device", "gpu/runner", *ENGINE],  # its parts are groups
     "gpu/calls": ["gpu", *ENGINE],
     "fronts/shared": ENGINE,
-    "fronts/python": ["fronts/shared", "gpu", *ENGINE],
+    "fronts/python": ["fronts/shared", *ENGINE],
     "fronts/nccl": ["gpu", *ENGINE],
-    "fronts/torch": ["fronts/shared", "engine/planning"],
-    "fronts/jax": ["fronts/shared"],
-    "fronts/tensorflow": ["fronts/shared"],
-    "fronts/mpi": ["fronts/shared", "engine/planning", "transport", "reduce"],
+    "fronts/torch": SHARED,
+    "fronts/jax": SHARED,
+    "fronts/tensorflow": SHARED,
+    "fronts/mpi": [*SHARED, "reduce", "transport"],
 }
 
 
-def room_of(name):
+def room_of(name: str) -> str | None:
     return max((room for room in ROOMS if name.startswith(room + "/")), key=len, default=None)
 
 
-def includes():
-    for file in sorted(CSRC.rglob("*.*")):
+def includes(csrc: Path = CSRC) -> Iterator[tuple[str, str]]:
+    for file in sorted(csrc.rglob("*.*")):
         if file.suffix in {".h", ".cpp", ".cu", ".cuh"}:
-            name = file.relative_to(CSRC).as_posix()
             for included in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
                 if "/" in included:
-                    yield name, included
+                    yield file.relative_to(csrc).as_posix(), included
 
 
-def points_upward(name, included):
+def points_upward(name: str, included: str) -> bool:
     room = room_of(name)
-    allowed = [room, *ROOMS[room]]
-    return not any(included == below or included.startswith(below + "/") for below in allowed)
+    return not any(included == below or included.startswith(below + "/") for below in [room, *ROOMS[room]])
+
+
+def arrows(
+    place_of: Callable[[str], str | None], found: Iterable[tuple[str, str]]
+) -> Counter[tuple[str | None, str | None]]:
+    """Returns which place includes which other one, and how often."""
+    pairs = ((place_of(name), place_of(included)) for name, included in found)
+    return Counter((above, below) for above, below in pairs if above != below)
+
+
+def circles(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """Returns the sets of places that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for above, below in pairs:
+        reached.setdefault(above, set()).add(below)
+    for through in list(reached):  # Warshall
+        for places in reached.values():
+            if through in places:
+                places |= reached[through]
+    found = [{b for b in places if a in reached.get(b, ())} for a, places in reached.items() if a in places]
+    return [circle for i, circle in enumerate(found) if circle not in found[:i]]
 
 
 def test_every_file_is_in_a_room():
@@ -81,6 +110,16 @@ def test_nothing_includes_what_lies_above_it():
     ] == []
 
 
+def test_no_room_includes_itself_by_way_of_others():
+    assert circles(arrows(room_of, includes())) == []
+
+
+def test_a_build_without_gpus_needs_nothing_of_the_wing():
+    """CMake leaves out both folders."""
+    users = {name for name, included in includes() if included.startswith("gpu/")}
+    assert {name for name in users if not name.startswith(("gpu/", "fronts/nccl/"))} == set()
+
+
 @pytest.mark.parametrize(
     ("name", "included"),
     [
@@ -89,8 +128,40 @@ def test_nothing_includes_what_lies_above_it():
         ("gpu/device/library.h", "gpu/kernels/boxes.h"),
         ("engine/program/program.cpp", "engine/planning/plan.h"),
         ("engine/calls/work.h", "fronts/shared/group.h"),
+        ("engine/communicator/communicator.cpp", "gpu/calls/watch.h"),
         ("fronts/torch/backend.cpp", "engine/communicator/communicator.h"),
     ],
 )
 def test_what_points_upward_is_found(name, included):
     assert points_upward(name, included)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        (["ab", "bc", "ac"], []),
+        (["ab", "ba"], ["ab"]),
+        (["ab", "bc", "cd", "db", "ef", "fe"], ["bcd", "ef"]),
+    ],
+)
+def test_circles_are_found(pairs, found):
+    assert circles(map(tuple, pairs)) == [set(circle) for circle in found]
+
+
+def folder_of(name: str, depth: int) -> str:
+    return "/".join(name.split("/")[:-1][:depth])
+
+
+def print_arrows(csrc: Path) -> None:
+    for depth, what in ((1, "wings"), (2, "folders")):
+        found = arrows(lambda name, depth=depth: folder_of(name, depth), includes(csrc))
+        for (above, below), count in sorted(found.items()):
+            print(f"{above:24} -> {below:24} {count:4}")
+        print(f"{len(found)} arrows among {what}, {sum(found.values())} includes; circles:")
+        print(
+            "\n".join(f"  {', '.join(sorted(circle))}" for circle in circles(found)) or "  none", end="\n\n"
+        )
+
+
+if __name__ == "__main__":
+    print_arrows(Path(sys.argv[1]) if len(sys.argv) > 1 else CSRC)

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <thread>
 
-#include "gpu/calls/watch.h"
-
 namespace ringreduce {
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, const Options& options)
     : calls_(std::move(transport), options),
       progress_(calls_),
-      gpu_(
-          calls_, progress_, [this](const std::string& blob) { return exchange(blob); },
-          [this] { return split(0, rank()); }) {}
+      device_(Devices::found()
+                  ? Devices::get().calls_of(
+                        calls_, progress_, [this](const std::string& blob) { return exchange(blob); },
+                        [this] { return split(0, rank()); })
+                  : nullptr) {}
 
 Communicator::~Communicator() {
   leave();
@@ -21,7 +21,12 @@ Communicator::~Communicator() {
   calls_.transport->disown();
   for (const auto& transport : left_behind_) transport->disown();
   progress_.disown();
-  gpu_.disown();
+  if (device_) device_->disown();
+}
+
+DeviceCalls& Communicator::device() {
+  if (!device_) Devices::get();  // throws
+  return *device_;
 }
 
 bool Communicator::lacks_a_rank() const {
@@ -77,7 +82,7 @@ void Communicator::close() {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         calls_.poll();
       }
-      gpu_.finish();
+      if (device_) device_->finish();
     } catch (...) {
       leave();  // interrupted: others must not wait for this rank
       throw;
@@ -90,7 +95,7 @@ void Communicator::leave() {
   if (!calls_.ours() || !calls_.transport->fate().close()) return;
   calls_.transport->wake();
   progress_.stop();
-  gpu_.leave();
+  if (device_) device_->leave();
   calls_.published.over(PublishedState::State::closed);
   const bool stays =
       std::find(left_behind_.begin(), left_behind_.end(), calls_.transport) != left_behind_.end();

@@ -10,8 +10,8 @@
 #include "engine/calls/calls.h"
 #include "engine/calls/progress.h"
 #include "engine/communicator/statistics.h"
+#include "engine/device/device.h"
 #include "engine/planning/links.h"
-#include "gpu/calls/collectives.h"
 
 namespace ringreduce {
 
@@ -44,39 +44,9 @@ class Communicator {
   void set_bucket(int number) { bucket_ = number; }
   std::shared_ptr<Work> submit(std::unique_ptr<Steps> steps) { return progress_.submit(std::move(steps)); }
 
-  // Collectives of arrays in GPU memory, all of one GPU. They are launched on a stream of that device, and
-  // the call returns. The first one meets the other ranks, and waits for them. Later calls throw later
-  // failures. Without a stream, one of this communicator's own is used.
-  void enqueue(const Call& call, std::optional<void*> stream) { gpu_.enqueue(call, stream); }
-  // The same on this communicator's own stream, after the work that `stream` has now.
-  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream, Arrays arrays) {
-    return gpu_.enqueue_beside(call, stream, std::move(arrays));
-  }
-  // Meets the other ranks before the first of those calls; a collective.
-  void prepare_device(int device) { gpu_.prepare(device); }
-  // Whether kernels, or NCCL, carry messages, too. Only if the device was prepared.
-  bool carries_messages() { return gpu_.carries_messages(); }
-  // Launches messages from and to GPU memory, without tags. All of them make progress together. Those between
-  // two ranks are matched in the order of the calls; all else as for enqueue() and enqueue_beside().
-  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) {
-    gpu_.exchange(device, transfers, stream);
-  }
-  std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
-                                           std::optional<void*> stream, Arrays arrays) {
-    return gpu_.exchange_beside(device, transfers, stream, std::move(arrays));
-  }
-  // Registers GPU memory that NCCL may use in place. The memory is known by its first byte until it is
-  // deregistered or the communicator is left. The first call that needs NCCL meets the other ranks.
-  void register_memory(int device, void* memory, std::size_t bytes) {
-    gpu_.register_memory(device, memory, bytes);
-  }
-  void deregister_memory(int device, void* memory) { gpu_.deregister_memory(device, memory); }
-  // The communicator's own stream, and the bytes of GPU memory that it holds; null and 0 if nothing was
-  // prepared.
-  void* device_stream() { return gpu_.own_stream(); }
-  std::size_t device_footprint() { return gpu_.footprint(); }
-  // Whether the last collective that the GPU has ended was direct.
-  bool was_direct() { return gpu_.was_direct(); }
+  // Calls with arrays in device memory. Throws Error in a build without devices.
+  DeviceCalls& device();
+  DeviceCalls::Holdings device_holdings() { return device_ ? device_->holdings() : DeviceCalls::Holdings(); }
 
   // Sends and receives at the same time; returns when the receive is complete.
   void swap(const Transfer& send, const Transfer& receive);
@@ -160,7 +130,7 @@ class Communicator {
   Calls calls_;
   const Registered registered_{*this};
   Progress progress_;
-  GpuCollectives gpu_;
+  const std::unique_ptr<DeviceCalls> device_;  // null in a build without devices
   Links links_;
   // Transports of earlier groups, from which ranks were left out that may live. They stay open as long as
   // this rank goes on: a rank that reaches them again must not find that it has ended.

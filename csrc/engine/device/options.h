@@ -4,6 +4,8 @@
 namespace ringreduce {
 
 struct GpuOptions {
+  static constexpr int most_blocks = 64;
+
   // Thread blocks of the group's kernels on a rank's GPU, messages included. 0: as many as any group has. If
   // ranks differ, the fewest count.
   int min_blocks = 0, max_blocks = 0;

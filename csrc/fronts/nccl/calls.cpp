@@ -136,7 +136,7 @@ void launch(Communicator& own, int device, std::span<const Posted> messages) {
       transfers.push_back(transfer_for(one.message));
       transfers.back().data = one.message.data;
     }
-    own.exchange(device, transfers, stream);
+    own.device().exchange(device, transfers, stream);
   }
 }
 
@@ -185,7 +185,7 @@ void collect(Member& member, const Asked& asked, nccl::Stream stream) {
   if (call.collective == Collective::broadcast && !call.input) call.input = call.output;
   if (reduces(call.collective)) set_op(call, member, asked.op, stream);
   try {
-    member.use([&](Communicator& own) { own.enqueue(call, stream); });
+    member.use([&](Communicator& own) { own.device().enqueue(call, stream); });
   } catch (const InvalidArgument& refused) {  // the arguments are right, but it is not served here
     throw Refusal(nccl::invalid_usage, refused.what());
   }
@@ -209,7 +209,7 @@ void carry(Member& member, std::span<const Posted> messages) {
   }
   member.use([&](Communicator& own) {
     const OnDevice there(CudaLibrary::get(), member.device);
-    own.carries_messages() ? launch(own, member.device, messages) : pass_through_host(own, messages);
+    own.device().carries_messages() ? launch(own, member.device, messages) : pass_through_host(own, messages);
   });
 }
 

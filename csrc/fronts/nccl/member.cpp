@@ -176,7 +176,7 @@ void Member::meet(const Invitation& invitation, nccl::Config* config) {
 }
 
 void Member::serve(std::unique_ptr<Communicator> communicator) {
-  communicator->prepare_device(device);
+  communicator->device().prepare(device);
   own_ = std::move(communicator);
 }
 

@@ -5,7 +5,6 @@
 
 #include "fronts/python/schedule_caster.h"
 #include "fronts/python/values.h"
-#include "gpu/kernels/cuda/errand.h"
 #include "schedule/catalogue.h"
 
 namespace nb = nanobind;
@@ -95,7 +94,7 @@ GpuOptions gpu_options(nb::handle max_blocks, nb::handle priority, GpuOptions ot
   constexpr const char* what = "None or an integer";
   if (!max_blocks.is_none()) {
     otherwise.min_blocks = otherwise.max_blocks =
-        static_cast<int>(whole(max_blocks, "max_blocks", 1, device::most_blocks, what));
+        static_cast<int>(whole(max_blocks, "max_blocks", 1, GpuOptions::most_blocks, what));
   }
   if (!priority.is_none()) {
     otherwise.priority = static_cast<int>(whole(priority, "priority", soonest, 0, what));

@@ -12,7 +12,6 @@
 #include "fronts/python/foreign_arrays.h"
 #include "fronts/python/held.h"
 #include "fronts/shared/thread_end.h"
-#include "gpu/device/library.h"
 
 namespace nb = nanobind;
 
@@ -188,9 +187,7 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
 
 ArrayView view_on_device(nb::handle object, const char* argument, bool writable) {
   ArrayView found = checked(described_by_cuda_interface(object, argument), argument, writable);
-  const CudaLibrary& cuda = CudaLibrary::get();
-  CudaLibrary::check(found.data ? cuda.device_of(&found.device, found.data)
-                                : cuda.current_device(&found.device));
+  found.device = Devices::get().device_of(found.data);
   return found;
 }
 

@@ -16,9 +16,6 @@
 #include "fronts/python/held.h"
 #include "fronts/python/schedule_caster.h"
 #include "fronts/python/values.h"
-#include "gpu/calls/work.h"
-#include "gpu/device/library.h"
-#include "gpu/libnccl/library.h"
 #include "schedule/check.h"
 
 namespace nb = nanobind;
@@ -40,15 +37,15 @@ std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stre
 void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle stream) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
   const WithoutGil unlocked;
-  comm.enqueue(call, chosen);
+  comm.device().enqueue(call, chosen);
 }
 
-std::shared_ptr<GpuWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
-                                        nb::handle stream, Held& held) {
+std::shared_ptr<DeviceWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
+                                           nb::handle stream, Held& held) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
   Arrays arrays = held.give();
   const WithoutGil unlocked;
-  return comm.enqueue_beside(call, chosen, std::move(arrays));
+  return comm.device().enqueue_beside(call, chosen, std::move(arrays));
 }
 
 ArrayView view_on_gpu(nb::handle x) {
@@ -61,13 +58,13 @@ ArrayView view_on_gpu(nb::handle x) {
 void register_memory(Communicator& comm, nb::handle x) {
   const ArrayView array = view_on_gpu(x);
   const WithoutGil unlocked;
-  comm.register_memory(array.device, array.data, array.bytes());
+  comm.device().register_memory(array.device, array.data, array.bytes());
 }
 
 void deregister_memory(Communicator& comm, nb::handle x) {
   const ArrayView array = view_on_gpu(x);
   const WithoutGil unlocked;
-  comm.deregister_memory(array.device, array.data);
+  comm.device().deregister_memory(array.device, array.data);
 }
 
 // Finds the library in pip's packages, which only Python can do. Called without the GIL.
@@ -86,7 +83,7 @@ void refuse_stream(nb::handle stream) {
   if (!stream.is_none()) throw InvalidArgument("stream can only be used with arrays in GPU memory");
 }
 
-// Returns None, a Work or a GpuWork.
+// Returns None, a Work or a DeviceWork.
 nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
                       nb::handle op, nb::handle factor, nb::handle root, int algorithm, nb::handle timeout,
                       nb::handle input_counts, nb::handle output_counts, nb::handle async_op,
@@ -170,7 +167,7 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   return background ? nb::cast(work) : nb::cast(other);
 }
 
-// A message without a tag, which kernels or NCCL carry. Returns None or a GpuWork.
+// A message without a tag, which kernels or NCCL carry. Returns None or a DeviceWork.
 nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle async_op,
                     nb::handle stream) {
   let_go();
@@ -189,14 +186,14 @@ nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   const std::optional<void*> chosen = chosen_stream(x, array.device, stream);
   if (!background) {
     const WithoutGil unlocked;
-    comm.exchange(array.device, {&t, 1}, chosen);
+    comm.device().exchange(array.device, {&t, 1}, chosen);
     return nb::none();
   }
-  std::shared_ptr<GpuWork> work;
+  std::shared_ptr<DeviceWork> work;
   Arrays arrays = held.give();
   {
     const WithoutGil unlocked;
-    work = comm.exchange_beside(array.device, {&t, 1}, chosen, std::move(arrays));
+    work = comm.device().exchange_beside(array.device, {&t, 1}, chosen, std::move(arrays));
   }
   return nb::cast(work);
 }
@@ -209,11 +206,8 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   const int device = outwards ? from.device : target.device;
   const std::optional<void*> given = chosen_stream(outwards ? source : to, device, stream);
   const WithoutGil unlocked;
-  void* const chosen = given ? *given : comm.device_stream();
-  const CudaLibrary& cuda = CudaLibrary::get();
-  const OnDevice there(cuda, device);
-  CudaLibrary::check(cuda.move(target.data, from.data, from.bytes(), chosen));
-  CudaLibrary::check(cuda.synchronize(chosen));
+  void* const chosen = given ? *given : comm.device_holdings().stream;
+  Devices::get().copy(device, target.data, from.data, from.bytes(), chosen);
 }
 
 std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key,
@@ -294,15 +288,19 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def_prop_ro("machines", &Communicator::machines,
                    "The number of each rank's host; empty if all share one host.")
-      .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
+      .def(
+          "prepare_device", [](Communicator& comm, int device) { comm.device().prepare(device); }, "device"_a,
+          unlocked)
       .def("copy_between", copy_between, "to"_a, "source"_a, "stream"_a.none())
       .def("register_memory", register_memory, "x"_a.none())
       .def("deregister_memory", deregister_memory, "x"_a.none())
-      .def_prop_ro("device_stream",
-                   [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
-      .def_prop_ro("device_footprint", &Communicator::device_footprint)
-      .def_prop_ro("was_direct", &Communicator::was_direct,
-                   "Whether kernels of the last collective on the GPU reached all ranks' arrays; for tests.")
+      .def_prop_ro(
+          "device_stream",
+          [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_holdings().stream); })
+      .def_prop_ro("device_footprint", [](Communicator& comm) { return comm.device_holdings().bytes; })
+      .def_prop_ro(
+          "was_direct", [](Communicator& comm) { return comm.device_holdings().was_direct; },
+          "Whether kernels of the last collective on the GPU reached all ranks' arrays; for tests.")
       .def("statistics", &Communicator::statistics)
       .def("forget_longest_waits", &Communicator::forget_longest_waits)
       .def("set_bucket", &Communicator::set_bucket, "number"_a,
@@ -322,7 +320,7 @@ void bind_communicator(nb::module_& m) {
       .def("close", closed_by<&Communicator::close>)
       .def("leave", closed_by<&Communicator::leave>);
 
-  NcclLibrary::set_finder(find_nccl);
+  if (const Devices* const devices = Devices::found()) devices->find_nccl_by(find_nccl);
   m.def("algorithm_handle", [](const std::string& collective, nb::handle algorithm) {
     const std::string name(text(algorithm, "algorithm"));
     if (name == "nccl") return by_nccl;

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include "engine/calls/waiting.h"
+#include "engine/device/device.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/errors.h"
 #include "fronts/python/held.h"
 #include "fronts/python/values.h"
-#include "gpu/calls/work.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,7 +29,7 @@ void break_off_on_signals() {
   if (check_signals()) throw Interrupted("interrupted");
 }
 
-void let_wait(const GpuWork& work, std::uintptr_t stream) {
+void let_wait(const DeviceWork& work, std::uintptr_t stream) {
   work.let_wait(reinterpret_cast<void*>(stream));
 }
 
@@ -83,10 +83,10 @@ void bind_work(nb::module_& m) {
       .def("began", [](const Work& work) { return seconds_at(work.began()); })
       .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
 
-  nb::class_<GpuWork>(m, "GpuWork", "A call on the communicator's own GPU stream.")
-      .def_prop_ro("device", &GpuWork::device)
+  nb::class_<DeviceWork>(m, "GpuWork", "A call on the communicator's own GPU stream.")
+      .def_prop_ro("device", &DeviceWork::device)
       .def("let_wait", let_wait, "stream"_a, unlocked)
-      .def("done", &GpuWork::done, unlocked);
+      .def("done", &DeviceWork::done, unlocked);
 }
 
 }  // namespace ringreduce

@@ -104,19 +104,19 @@ void Group::run(Steps& steps) {
 }
 
 void Group::enqueue(const Call& call, void* stream) {
-  translated([&] { communicator_->enqueue(call, stream); });
+  translated([&] { communicator_->device().enqueue(call, stream); });
 }
 
 void Group::prepare(int device) {
-  translated([&] { communicator_->prepare_device(device); });
+  translated([&] { communicator_->device().prepare(device); });
 }
 
 bool Group::carries_messages() const {
-  return communicator_->carries_messages();
+  return communicator_->device().carries_messages();
 }
 
 void Group::exchange(int device, const std::vector<Transfer>& transfers, void* stream) {
-  translated([&] { communicator_->exchange(device, transfers, stream); });
+  translated([&] { communicator_->device().exchange(device, transfers, stream); });
 }
 
 void Group::submit(std::unique_ptr<Steps> steps, Completion completion) {

@@ -75,10 +75,10 @@ class Group {
   void run(const Call& call);
   void run(Steps& steps);
   void submit(std::unique_ptr<Steps> steps, Completion completion);
-  // A call with arrays of a GPU, launched on a stream of that GPU: see Communicator::enqueue.
+  // A call with arrays of a GPU, launched on a stream of that GPU: see DeviceCalls.
   void enqueue(const Call& call, void* stream);
   // Meets on the GPU that holds this rank's arrays: a collective. Then kernels or NCCL may carry messages,
-  // too; whether they do is the same on all ranks, and exchange() launches them: see Communicator.
+  // too; whether they do is the same on all ranks, and exchange() launches them: see DeviceCalls.
   void prepare(int device);
   bool carries_messages() const;
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);

@@ -39,19 +39,15 @@ std::vector<std::shared_ptr<Runner>> GpuCollectives::runners() {
   return found;
 }
 
-void* GpuCollectives::own_stream() {
+auto GpuCollectives::holdings() -> Holdings {
+  Holdings found;
+  for (const auto& runner : runners()) {
+    found.bytes += runner->footprint();
+    found.was_direct = found.was_direct || runner->was_direct();
+  }
   const std::lock_guard lock(mutex_);
-  return gpu_ ? gpu_->stream.get() : nullptr;
-}
-
-std::size_t GpuCollectives::footprint() {
-  std::size_t bytes = 0;
-  for (const auto& runner : runners()) bytes += runner->footprint();
-  return bytes;
-}
-
-bool GpuCollectives::was_direct() {
-  return std::ranges::any_of(runners(), [](const auto& runner) { return runner->was_direct(); });
+  if (gpu_) found.stream = gpu_->stream.get();
+  return found;
 }
 
 // --- what ranks call ---------------------------------------------------------------------------------------
@@ -75,7 +71,7 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
 
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
   // Another thread, or the thread of another call, would take it for another stream.
-  if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream)->let_wait(*stream);
+  if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream, {})->let_wait(*stream);
   const Ready on = ready(call.device, means_of(call));
   Launch how{stream ? without_alias(*stream) : on.gpu->stream.get()};
   const Counted on_its_way(launching_);
@@ -107,8 +103,8 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   on.runner.launch(call, plan, how);
 }
 
-std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream,
-                                                        Arrays arrays) {
+std::shared_ptr<DeviceWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream,
+                                                           Arrays arrays) {
   void* const own = ready(call.device, means_of(call)).gpu->stream.get();
   auto work = work_beside(call.device, stream, own, std::move(arrays));
   enqueue(call, own);

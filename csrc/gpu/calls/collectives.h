@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/calls/progress.h"
+#include "engine/device/device.h"
 
 namespace ringreduce {
 
@@ -28,35 +29,29 @@ struct Gpu;
 struct Launch;
 struct NoRoom;
 
-class GpuCollectives {
+class GpuCollectives : public DeviceCalls {
  public:
   // Makes another group of the same ranks; a collective.
   using Another = std::function<std::unique_ptr<Communicator>()>;
   GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Another another);
-  ~GpuCollectives();
+  ~GpuCollectives() override;
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
 
-  // As in Communicator.
-  void prepare(int device);
-  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream);
-  std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
-                                           std::optional<void*> stream, Arrays arrays = {});
-  bool carries_messages();
-  void enqueue(const Call& call, std::optional<void*> stream);
-  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream, Arrays arrays = {});
-  void register_memory(int device, void* memory, std::size_t bytes);
-  void deregister_memory(int device, void* memory);
-  void* own_stream();
-  std::size_t footprint();
-  bool was_direct();
-
-  // Waits for launched work, and tells the other ranks that this one no longer needs them.
-  void finish();
-  // Ends what is running.
-  void leave();
-  // A forked child cannot release anything, because the GPU only knows the parent.
-  void disown();
+  void prepare(int device) override;
+  void enqueue(const Call& call, std::optional<void*> stream) override;
+  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream,
+                                             Arrays arrays) override;
+  bool carries_messages() override;
+  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) override;
+  std::shared_ptr<DeviceWork> exchange_beside(int device, std::span<const Transfer> transfers,
+                                              std::optional<void*> stream, Arrays arrays) override;
+  void register_memory(int device, void* memory, std::size_t bytes) override;
+  void deregister_memory(int device, void* memory) override;
+  Holdings holdings() override;
+  void finish() override;
+  void leave() override;
+  void disown() override;
 
  private:
   enum Path { reaching_peers, over_nccl, over_hosts };

@@ -14,10 +14,10 @@
 namespace ringreduce {
 namespace {
 
-constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
+constexpr const char* transport_variable = "RINGREDUCE_GPU_TRANSPORT";
 
 std::string wanted_by_environment() {
-  const std::string value = environment(variable, {"auto", "cuda", "nccl"});
+  const std::string value = environment(transport_variable, {"auto", "cuda", "nccl"});
   return value == "auto" ? "" : value;
 }
 
@@ -39,8 +39,8 @@ std::string agree_on_wanted(const Exchange& exchange) {
   for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
     if (wanted[rank] == wanted[0]) continue;
     const auto named = [](const std::string& value) { return value.empty() ? "unset" : value; };
-    throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
-                " on rank " + std::to_string(rank));
+    throw Error(std::string(transport_variable) + " is " + named(wanted[0]) + " on rank 0 and " +
+                named(wanted[rank]) + " on rank " + std::to_string(rank));
   }
   return wanted[0];
 }
@@ -69,7 +69,7 @@ GpuCollectives::Path GpuCollectives::agree_on_path() {
 
 // On some rank; the same on all. A collective.
 std::string GpuCollectives::why_not_nccl() {
-  if (!may_use_nccl_) return std::string(variable) + " is cuda";
+  if (!may_use_nccl_) return std::string(transport_variable) + " is cuda";
   try {
     exchange_or_fail(exchange_, [] { return NcclLibrary::get(), std::string(); });
     return "";

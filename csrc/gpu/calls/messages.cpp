@@ -54,7 +54,7 @@ void GpuCollectives::launch(const Carrying& on, std::span<const Transfer> transf
 void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) {
   if (transfers.empty()) return;
   if (stream && is_per_thread(*stream)) {
-    return exchange_beside(device, transfers, stream)->let_wait(*stream);
+    return exchange_beside(device, transfers, stream, {})->let_wait(*stream);
   }
   const Counted on_its_way(launching_);
   const Carrying on = for_messages(device);
@@ -62,8 +62,8 @@ void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, s
 }
 
 // On a stream of the first message's pair.
-std::shared_ptr<GpuWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
-                                                         std::optional<void*> stream, Arrays arrays) {
+std::shared_ptr<DeviceWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
+                                                            std::optional<void*> stream, Arrays arrays) {
   const Counted on_its_way(launching_);
   const Carrying on = for_messages(device);
   void* const own = on.messenger.stream_for(transfers.front());

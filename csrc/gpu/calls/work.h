@@ -3,16 +3,17 @@
 
 #include <atomic>
 
+#include "engine/device/device.h"
 #include "gpu/device/library.h"
 
 namespace ringreduce {
 
-class GpuWork {
+class GpuWork : public DeviceWork {
  public:
   explicit GpuWork(int device)
       : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
-  int device() const { return device_; }
+  int device() const override { return device_; }
   // It stands for the stream's work so far.
   void record(void* stream) {
     const OnDevice there(cuda_, device_);
@@ -24,12 +25,11 @@ class GpuWork {
     launched_ = true;
   }
   bool is_over() const { return launched_ && done(); }
-  // Later work on the stream waits for it.
-  void let_wait(void* stream) const {
+  void let_wait(void* stream) const override {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.wait(event_.get(), stream));
   }
-  bool done() const {
+  bool done() const override {
     const OnDevice there(cuda_, device_);
     int over = 0;
     CudaLibrary::check(cuda_.is_over(&over, event_.get()));

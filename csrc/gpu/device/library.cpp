@@ -8,17 +8,17 @@
 namespace ringreduce {
 namespace {
 
-constexpr const char* file_name = "libringreduce_cuda.so";
-constexpr const char* variable = "RINGREDUCE_CUDA_LIBRARY";
+constexpr const char* cuda_file = "libringreduce_cuda.so";
+constexpr const char* cuda_variable = "RINGREDUCE_CUDA_LIBRARY";
 
 std::string path_of_library() {
-  if (const std::string chosen = environment(variable); !chosen.empty()) return chosen;
+  if (const std::string chosen = environment(cuda_variable); !chosen.empty()) return chosen;
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::get), &here) == 0 || !here.dli_fname) {
-    return file_name;
+    return cuda_file;
   }
   const std::string own = here.dli_fname;
-  return own.substr(0, own.rfind('/') + 1) + file_name;
+  return own.substr(0, own.rfind('/') + 1) + cuda_file;
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void CudaLibrary::check(const char* failure) {
 void* CudaLibrary::symbol(const char* name) const {
   const std::string whole = std::string("ringreduce_cuda_") + name;
   void* found = dlsym(library_, whole.c_str());
-  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it belongs to another version");
+  if (!found) throw Error(std::string(cuda_file) + " has no " + whole + ": it belongs to another version");
   return found;
 }
 

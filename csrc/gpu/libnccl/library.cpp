@@ -10,8 +10,8 @@
 namespace ringreduce {
 namespace {
 
-constexpr const char* file_name = "libnccl.so.2";
-constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
+constexpr const char* nccl_file = "libnccl.so.2";
+constexpr const char* nccl_variable = "RINGREDUCE_NCCL_LIBRARY";
 
 std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
 
@@ -59,15 +59,15 @@ void NcclLibrary::find_function(Function& function, const char* name) {
 
 // The library stays loaded, because its threads and kernels may outlive its users.
 NcclLibrary::NcclLibrary() {
-  const std::string chosen = environment(variable);
-  path_ = chosen.empty() ? file_name : chosen;
+  const std::string chosen = environment(nccl_variable);
+  path_ = chosen.empty() ? nccl_file : chosen;
   std::string problem;
   library_ = load(path_, problem);
   if (!library_ && chosen.empty()) {
     const Finder finder = elsewhere;
     const std::string found = finder ? finder() : "";
     if (!found.empty()) library_ = load(path_ = found, problem);
-    problem += std::string("; ") + variable + " can name NCCL's library";
+    problem += std::string("; ") + nccl_variable + " can name NCCL's library";
   }
   if (!library_) throw Error("NCCL cannot be loaded: " + problem);
   find_function(get_version, "GetVersion");

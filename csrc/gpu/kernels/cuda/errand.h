@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/device/options.h"
 #include "gpu/kernels/cuda/flat_program.h"
 #include "gpu/reduce/spans.h"
 
@@ -15,7 +16,7 @@ inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
 inline constexpr std::uint64_t flagged_word_bytes = 16;
 inline constexpr int most_one_shot_ranks = 16;  // whose tiles fit into a block's shared memory
 
-inline constexpr int most_blocks = 64;  // of a rank
+inline constexpr int most_blocks = GpuOptions::most_blocks;  // of a rank
 inline constexpr int most_arenas = 32;
 
 // Messages between two ranks: a block of each sends or receives every so many slices.
