@@ -28,7 +28,9 @@ class Communicator {
   bool oversubscribed() const { return calls_.transport->facts().oversubscribed; }
   // The number of each rank's host; empty if all ranks share one.
   const std::vector<int>& machines() const { return calls_.transport->reports.machine; }
-  std::size_t footprint() const { return calls_.transport->footprint() + calls_.executor.temp_bytes(); }
+  std::size_t footprint() const {
+    return calls_.transport->footprint() + calls_.executor.temp_bytes() + calls_.planner.footprint();
+  }
   const Options& options() const { return calls_.options; }
 
   // Runs a collective in this thread, or, if asynchronous calls are running, after them.
@@ -61,8 +63,8 @@ class Communicator {
   // any rank sends in one round. `in_rank_order`: keeps_rank_order() of all ranks' schedules.
   int add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
                    bool in_rank_order = false);
-  Choice explain(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
-    return calls_.planner.choose(collective, bytes, wire);
+  std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes, Encoding wire) const {
+    return calls_.planner.explain(collective, bytes, wire);
   }
 
   // Measures the links between hosts, or between ranks if all share a host, and uses the result from now on.

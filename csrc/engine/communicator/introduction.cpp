@@ -14,7 +14,7 @@ constexpr std::size_t largest = std::size_t{1} << 40;  // larger than all sizes 
 
 // For example "one_shot up to 16 KiB, ring above".
 std::string algorithms_by_size(const Planner& planner, Collective collective) {
-  const auto chosen = [&](std::size_t bytes) { return planner.choose(collective, bytes).entry->name; };
+  const auto chosen = [&](std::size_t bytes) { return planner.explain(collective, bytes).first.entry->name; };
   std::string text;
   for (std::size_t from = 1; from < largest;) {
     std::size_t last = from, beyond = 2 * from;

@@ -31,18 +31,18 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash * 0xff51afd7ed558ccdull;
 }
 
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
 template <typename Enum>
 bool is_one_of(Enum value, int count) {
   return static_cast<int>(value) < count;
 }
 
 }  // namespace
+
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
 
 Shape shape_of(const Call& call, int world) {
   const bool whole = !has_blocks(call.collective);
@@ -69,8 +69,6 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   made.reproducible = reproducible;
   made.wire = call.wire;
   std::memcpy(made.algorithm, algorithm.data(), length_within(algorithm, sizeof made.algorithm));
-  plan.record = Record();
-  plan.tally = nullptr;
   std::memcpy(plan.record.content.data(), &made, sizeof made);
   std::uint64_t contract = hash_of(algorithm);
   for (std::uint64_t value :

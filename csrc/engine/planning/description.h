@@ -9,6 +9,9 @@
 
 namespace ringreduce {
 
+// The same on all ranks (FNV-1a).
+std::uint64_t hash_of(std::string_view text);
+
 // The properties of a call's blocks that the ranks must agree on.
 struct Shape {
   std::size_t longest = 0;  // elements: of the buffer, or of the longest block

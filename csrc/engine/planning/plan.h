@@ -9,24 +9,26 @@ namespace ringreduce {
 
 struct Tally;
 
-// A plan for an executor: all of a call but its buffers.
+// A plan for an executor: all of a call but its buffers. What each call reads comes first: where sizes vary,
+// no plan is in the first-level cache.
 struct Plan {
   const Program* program = nullptr;
-  int algorithm = automatic;  // the chosen one
-  int forest = -1;            // of "synthesised": see Way
-  std::uint64_t variant = 0;  // the variant it was made as, for the contract
-  Geometry geometry;
-  Layout full, last_slice;         // of every slice but the last, and of the last, if slices are alike
-  bool uneven = false;             // no two slices are alike
+  Layout last_slice;               // of the last slice, if slices are alike
   int lanes = 1;                   // slices in flight
+  bool uneven = false;             // no two slices are alike
+  Encoding wire = Encoding::none;  // if not none, the program is coded
+  mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
   Combine combine = nullptr;       // for values of several ranks
   Combine last = nullptr;          // the combination that completes a result (divides for an average)
   double divide = 1;               // its scale
   Combine scale = nullptr;         // applied to this rank's own values when they are first read, or null
-  Encoding wire = Encoding::none;  // if not none, the program is coded
   std::uint64_t contract = 0;
   Record record;
-  mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
+  Geometry geometry;
+  Layout full;                // of every slice but the last, if slices are alike
+  int algorithm = automatic;  // the chosen one
+  int forest = -1;            // of "synthesised": see Way
+  std::uint64_t variant = 0;  // the variant it was made as, for the contract
 };
 
 }  // namespace ringreduce

@@ -70,27 +70,11 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
 }
 
 const Plan& Planner::plan(const Call& call, const Target& target) {
-  if (call.input_extents) {
-    check(call);
-    make(call, target, uneven_);
-    return uneven_;
-  }
-  const Key key{&target,    call.collective,  call.dtype, call.op,    call.root, call.algorithm,
-                call.count, call.slice_bytes, call.split, call.lanes, call.wire};
-  const std::size_t place =
-      (call.count * 31 + static_cast<std::size_t>(target.tuning) * 11 +
-       static_cast<std::size_t>(call.collective) * 7 + static_cast<std::size_t>(call.dtype) * 5 +
-       static_cast<std::size_t>(call.algorithm)) %
-      cache_.size();
-  Slot& slot = cache_[place];
-  if (slot.used && slot.key == key) [[likely]]
-    return slot.plan;
-  check(call);
-  slot.used = false;
-  make(call, target, slot.plan);
-  slot.key = key;
-  slot.used = true;
-  return slot.plan;
+  if (call.input_extents) return uneven_ = make(call, target);
+  const PlanKey key(call, target);
+  if (const Plan* const known = plans_.find(key)) [[likely]]
+    return *known;
+  return plans_.add(key, make(call, target));
 }
 
 void Planner::know(std::vector<int> order, const Links& links) {
@@ -102,7 +86,7 @@ void Planner::know(std::vector<int> order, const Links& links) {
 
 // Drops the plans made with less knowledge.
 void Planner::forget() {
-  for (Slot& slot : cache_) slot.used = false;
+  plans_ = Plans();
   programs_.clear();
   ways_.clear();
 }
@@ -141,15 +125,17 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
                         name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
 }
 
-void Planner::make(const Call& call, const Target& target, Plan& plan) {
+Plan Planner::make(const Call& call, const Target& target) {
+  check(call);
+  Plan plan;
   if (target.own_way) {
     if (reproducible_ && reduces(call.collective)) {
       throw InvalidArgument(
           std::string("algorithm '") + target.own_way +
           "' cannot be used on a reproducible communicator: it may not combine in rank order");
     }
-    plan.geometry = Geometry();
-    return describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
+    describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
+    return plan;
   }
   if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' takes arrays in GPU memory only");
   // The dtype that is computed with: quantised messages are decoded to float32, whatever the arrays hold.
@@ -177,10 +163,9 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
     plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
   }
   plan.wire = call.wire;
-  plan.combine = plan.last = plan.scale = nullptr;
-  plan.divide = 1;
   if (reduces(call.collective)) plan_reduction(call.op, dtype, plan);
   describe(call, shape, reproducible_, name_of_algorithm(plan.algorithm), plan);
+  return plan;
 }
 
 void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
@@ -233,9 +218,16 @@ Choice Planner::choose(const Situation& situation) const {
   Choice choice = usual_choice(situation);
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
     choice.entry = &catalogue()[forced->second];
-    choice.reason = "set by RINGREDUCE_ALGORITHM";
+    choice.row = nullptr;
   }
   return choice;
+}
+
+std::pair<Choice, std::string> Planner::explain(Collective collective, std::size_t bytes,
+                                                Encoding wire) const {
+  const Situation here = situation(collective, bytes, wire, cpu_);
+  const Choice choice = choose(here);
+  return {choice, choice.row ? reason_for(choice, here, tuned_.get()) : "set by RINGREDUCE_ALGORITHM"};
 }
 
 std::string Planner::tables_in_words() const {

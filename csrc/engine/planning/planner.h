@@ -10,7 +10,7 @@
 
 #include "engine/planning/call.h"
 #include "engine/planning/links.h"
-#include "engine/planning/plan.h"
+#include "engine/planning/plans.h"
 #include "engine/planning/tuned.h"
 #include "engine/planning/tuning.h"
 #include "synthesis/synthesis.h"
@@ -48,14 +48,16 @@ class Planner {
   // Whether RINGREDUCE_ALGORITHM names the algorithm.
   bool is_forced(Collective collective) const { return forced_.contains(collective); }
   bool is_forced(Collective collective, std::string_view algorithm) const;
-  Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
-    return choose(situation(collective, bytes, wire, cpu_));
-  }
+  // The choice for a buffer of so many bytes, and why, in words.
+  std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes,
+                                         Encoding wire = Encoding::none) const;
   // Sets what is known about links, which affects later choices. The same on all ranks.
   void know(std::vector<int> order, const Links& links);
   const std::vector<int>& order() const { return order_; }
   // Computes the algorithm "synthesised". Until then, it is the usual one. The same on all ranks.
   void synthesise(Network network);
+  // Bytes of memory that plans take.
+  std::size_t footprint() const { return plans_.bytes(); }
   const Synthesis* synthesis() const { return synthesis_.get(); }
   // The tables that algorithms are chosen from.
   std::string tables_in_words() const;
@@ -72,28 +74,8 @@ class Planner {
   const Custom* custom(int algorithm) const;
 
  private:
-  struct Key {
-    const Target* target = nullptr;
-    Collective collective{};
-    DType dtype{};
-    Op op{};
-    int root = 0;
-    int algorithm = 0;
-    std::size_t count = 0;
-    std::size_t slice_bytes = 0;
-    std::uint64_t split = 0;
-    int lanes = 0;
-    Encoding wire{};
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Slot {
-    bool used = false;
-    Key key;
-    Plan plan;
-  };
-
   void forget();
-  void make(const Call& call, const Target& target, Plan& plan);
+  Plan make(const Call& call, const Target& target);
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
@@ -118,7 +100,7 @@ class Planner {
   std::vector<int> order_;                    // see Place
   double pace_ = 1, latency_ = 0;             // see Situation
   std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
-  std::array<Slot, 64> cache_;
+  Plans plans_;
   Plan uneven_;
   std::map<std::array<int, 6>, std::unique_ptr<Program>> programs_;
   std::unique_ptr<Synthesis> synthesis_;

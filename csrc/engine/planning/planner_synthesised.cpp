@@ -24,7 +24,7 @@ Choice Planner::synthesised_choice(const Situation& here, const Target& target, 
   const Way way = synthesised(here.bytes);
   plan.forest = way.forest;
   if (way.forest >= 0) plan.variant = synthesis_->digest() + static_cast<std::uint64_t>(way.forest);
-  return {find_algorithm(here.collective, way.algorithm), way.slice_bytes, way.lanes, {}};
+  return {find_algorithm(here.collective, way.algorithm), way.slice_bytes, way.lanes};
 }
 
 Way Planner::synthesised(std::size_t bytes) {

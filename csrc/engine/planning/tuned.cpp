@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/planning/description.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
@@ -28,12 +29,6 @@ std::string as_file_name(const std::string& text) {
     if (!kept && !name.empty() && name.back() != '-') name += '-';
   }
   return name;
-}
-
-std::uint64_t fnv(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
 }
 
 // For example "all_reduce shm 4 1 32768 one_shot 65536 1": the fields of TuningRow, with the transport after
@@ -94,7 +89,7 @@ std::shared_ptr<const Tuned> tuned_rows() {
     all += line + '\n';
   }
   if (file.bad()) throw InvalidArgument(whose + "cannot read " + path);  // a directory
-  tuned->digest = fnv(all);
+  tuned->digest = hash_of(all);
   tuned->file = path;
   return tuned->rows.empty() ? nullptr : tuned;
 }

@@ -37,8 +37,20 @@ std::size_t stretched(const TuningRow& row, double pace, double latency) {
   return slice;
 }
 
-std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
-  std::string reason = std::string(tuned ? "tuned here: " : "") + "measured as the fastest " +
+// Empty if the row does not fit.
+Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
+  if (!fits(row, s)) return {};
+  const Entry* entry = find_algorithm(s.collective, row.algorithm);
+  const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
+  if (in_rank_order && !entry->keeps_rank_order) return {};
+  return {entry, stretched(row, s.pace, s.latency), row.lanes, &row, tuned};
+}
+
+}  // namespace
+
+std::string reason_for(const Choice& choice, const Situation& s, const Tuned* tuned) {
+  const TuningRow& row = *choice.row;
+  std::string reason = std::string(choice.tuned ? "tuned here: " : "") + "measured as the fastest " +
                        std::string(name_of(s.collective)) + " for ";
   reason += row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
   if (row.eager == 1) reason += " that leave at once";
@@ -49,19 +61,8 @@ std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
   if (s.reproducible && reduces(s.collective)) reason += ", among those that keep rank order";
   if (s.coded && reduces(s.collective)) reason += ", among those that round once on each side";
   if (s.pace > 1) reason += "; chosen for that size because of the links' latency";
-  return reason;
+  return choice.tuned || !tuned ? reason : reason + tuned->note;
 }
-
-// Empty if the row does not fit.
-Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
-  if (!fits(row, s)) return {};
-  const Entry* entry = find_algorithm(s.collective, row.algorithm);
-  const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
-  if (in_rank_order && !entry->keeps_rank_order) return {};
-  return {entry, stretched(row, s.pace, s.latency), row.lanes, reason_for(row, s, tuned)};
-}
-
-}  // namespace
 
 std::string in_units(std::size_t bytes) {
   if (bytes >= MiB && bytes % MiB == 0) return std::to_string(bytes / MiB) + " MiB";
@@ -73,14 +74,11 @@ Choice choose(const Situation& s, const Tuned* tuned) {
   const std::span<const Tuned::Row> measured = tuned ? std::span(tuned->rows) : std::span<const Tuned::Row>();
   for (const auto& [tuning, row] : measured) {
     if (tuning != s.tuning) continue;
-    if (Choice choice = chosen_by(row, s, true); choice.entry) return choice;
+    if (const Choice choice = chosen_by(row, s, true); choice.entry) return choice;
   }
   for (const auto& table : tuning_tables(s.tuning)) {
     for (const TuningRow& row : table) {
-      Choice choice = chosen_by(row, s, false);
-      if (!choice.entry) continue;
-      if (tuned) choice.reason += tuned->note;
-      return choice;
+      if (const Choice choice = chosen_by(row, s, false); choice.entry) return choice;
     }
   }
   return {};  // unreachable: every collective has a row that fits everything (tested)

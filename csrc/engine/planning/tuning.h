@@ -58,13 +58,16 @@ struct Choice {
   const Entry* entry = nullptr;
   std::size_t slice_bytes = 0;
   int lanes = 1;
-  std::string reason;
+  const TuningRow* row = nullptr;  // that it was made by; null: none
+  bool tuned = false;              // the row is one of this machine's
 };
 
 // In the order in which they are searched.
 using TuningTables = std::array<std::span<const TuningRow>, 3>;
 TuningTables tuning_tables(Tuning tuning);
 // `tuned`: rows that are searched before the tables; may be null.
-Choice choose(const Situation& situation, const Tuned* tuned = nullptr);
+Choice choose(const Situation& situation, const Tuned* tuned);
+// In words; the choice has a row.
+std::string reason_for(const Choice& choice, const Situation& situation, const Tuned* tuned);
 
 }  // namespace ringreduce

@@ -20,18 +20,18 @@ struct Run {
 
 struct Geometry {
   bool whole = true;               // slices are cut from the whole buffer, and each is divided into chunks
-  std::size_t element = 1;         // bytes
   Encoding wire = Encoding::none;  // the encoding of messages
-  std::size_t count = 0;  // whole: elements in total; otherwise: of every chunk, if there are no extents
-  std::size_t slice = 0;  // elements of a slice: whole: of the buffer; otherwise: of each chunk
-  std::size_t slices = 1;
-  std::size_t chunk = 0;  // whole: elements of a chunk in a slice, and its stride in temporary memory
-  int chunks = 1;
-  const Extents* input = nullptr;  // uneven chunks
-  const Extents* output = nullptr;
   // The format of arrays of 16-bit floats that are converted to float32, in memory of each slice that is laid
   // out like temporary memory. `element` then is that of float32.
   Encoding narrow = Encoding::none;
+  int chunks = 1;
+  std::size_t element = 1;  // bytes
+  std::size_t slices = 1;
+  std::size_t slice = 0;  // elements of a slice: whole: of the buffer; otherwise: of each chunk
+  std::size_t chunk = 0;  // whole: elements of a chunk in a slice, and its stride in temporary memory
+  std::size_t count = 0;  // whole: elements in total; otherwise: of every chunk, if there are no extents
+  const Extents* input = nullptr;  // uneven chunks
+  const Extents* output = nullptr;
 
   // The run of chunks [first, first + n) of a slice, in the memory that is worked on. n > 1 only if whole.
   Run run(Memory memory, std::size_t s, int first, int n) const {

@@ -13,6 +13,8 @@ const Part& source_part(const Program& program, const Step& step, int part) {
 void Layout::resolve(const Program& program, const Geometry& g, std::size_t slice) {
   actions_.clear();
   moves_.clear();
+  actions_.reserve(program.steps.size());
+  moves_.reserve(program.parts.size());
   for (const Step& step : program.steps) {
     Action action;
     action.step = &step;
@@ -29,9 +31,9 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
         const Run own = g.run(part.source, slice, part.chunks.first + i, stride);
         const std::size_t count = sends ? source.count : target.count;
         action.bytes += g.wire == Encoding::none ? count * g.element : encoded_bytes(g.wire, count);
-        moves_.push_back({source.offset * g.element, target.offset * g.element, count, count * g.element,
-                          from.source, part.target, part.last, part.keep, part.quantize,
-                          own.offset * g.element, part.source});
+        moves_.push_back({source.offset * g.element, target.offset * g.element, own.offset * g.element, count,
+                          count * g.element, from.source, part.target, part.source, part.last, part.keep,
+                          part.quantize});
       }
     }
     action.skip = action.bytes == 0 && slice > 0;

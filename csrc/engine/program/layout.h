@@ -13,13 +13,11 @@ namespace ringreduce {
 // One run of elements of a message, and where this rank keeps it, as byte offsets into the named memories.
 struct Move {
   std::size_t source = 0, target = 0;
+  std::size_t own = 0;    // of a local combination: what `source` is combined with, if not the target itself
   std::size_t count = 0;  // elements
   std::size_t bytes = 0;
-  Memory from = Memory::input, to = Memory::output;
+  Memory from = Memory::input, to = Memory::output, own_in = Memory::input;
   bool last = false, keep = true, quantize = false;  // as in Part
-  // Of a local combination: what `source` is combined with, if not the target itself.
-  std::size_t own = 0;
-  Memory own_in = Memory::input;
 };
 
 struct Action {
@@ -42,6 +40,9 @@ class Layout {
   // Computes slice `slice`; the program must stay in place. Reuses memory.
   void resolve(const Program& program, const Geometry& geometry, std::size_t slice);
   const std::vector<Action>& actions() const { return actions_; }
+  std::size_t bytes() const {
+    return actions_.capacity() * sizeof(Action) + moves_.capacity() * sizeof(Move);
+  }
 
  private:
   std::vector<Action> actions_;

@@ -224,9 +224,10 @@ std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
                                                           nb::handle nbytes, nb::handle wire) {
-  const Choice choice = comm.explain(collective_named(std::string(text(collective, "collective"))),
-                                     static_cast<std::size_t>(whole(nbytes, "nbytes", 0)), wire_named(wire));
-  return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
+  const auto [choice, reason] =
+      comm.explain(collective_named(std::string(text(collective, "collective"))),
+                   static_cast<std::size_t>(whole(nbytes, "nbytes", 0)), wire_named(wire));
+  return {std::string(choice.entry->name), choice.slice_bytes, reason};
 }
 
 std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communicator& comm,

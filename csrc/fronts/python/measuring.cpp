@@ -29,8 +29,8 @@ std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::str
                      .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
   Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
   planner.know({}, {.world = 1, .latency = {latency}, .bandwidth = {bandwidth}, .together = {}});
-  const Choice choice = planner.choose(collective_named(collective), bytes);
-  return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, choice.reason};
+  const auto [choice, reason] = planner.explain(collective_named(collective), bytes);
+  return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, reason};
 }
 
 std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_table) {

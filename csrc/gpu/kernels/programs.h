@@ -4,9 +4,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/planning/planner.h"
@@ -58,7 +58,7 @@ class DevicePrograms {
   const std::function<void*()> new_mark_;
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<std::unique_ptr<DeviceMemory>> temps_;  // the last one is the largest
-  std::map<std::string, Stored> stored_;
+  std::unordered_map<std::string, Stored> stored_;
   std::uint64_t generation_ = 1;
   std::size_t taken_ = 0;  // bytes, in this generation
   void* mark_ = nullptr;   // after everything launched before it

@@ -1,0 +1,79 @@
+// The plans of earlier calls, which later calls like them find again, in bounded memory.
+#pragma once
+
+#include <bit>
+#include <memory>
+#include <vector>
+
+#include "engine/planning/call.h"
+#include "engine/planning/plan.h"
+
+namespace ringreduce {
+
+struct Target;
+
+// What a plan depends on, packed, because each call hashes and compares it.
+struct PlanKey {
+  struct Kind {
+    Collective collective;
+    DType dtype;
+    Op op;
+    Encoding wire;
+    int lanes;
+  };
+  struct Way {
+    int root, algorithm;
+  };
+  PlanKey(const Call& call, const Target& of)
+      : target(reinterpret_cast<std::uintptr_t>(&of)),
+        kind(std::bit_cast<std::uint64_t>(Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
+        way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
+        count(call.count),
+        slice_bytes(call.slice_bytes),
+        split(call.split) {}
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+  // Its upper bits also differ between keys that differ in few, such as multiples of 64.
+  std::uint64_t hash() const {
+    return target * 0x9e3779b97f4a7c15 + kind * 0xbf58476d1ce4e5b9 + way * 0x94d049bb133111eb +
+           count * 0xff51afd7ed558ccd + slice_bytes * 0xc4ceb9fe1a85ec53 + split * 0xd6e8feb86659fd93;
+  }
+
+  std::uint64_t target, kind, way, count, slice_bytes, split;
+};
+
+class Plans {
+ public:
+  // Null if there is none.
+  const Plan* find(const PlanKey& key) const {
+    const Kept* kept = places_[place(key)].get();
+    while (kept && kept->key != key) kept = kept->next.get();
+    return kept ? &kept->plan : nullptr;
+  }
+  // Drops all others if they take too much memory.
+  const Plan& add(const PlanKey& key, Plan plan) {
+    const std::size_t more = sizeof(Kept) + plan.full.bytes() + plan.last_slice.bytes();
+    if (bytes_ + more > most_bytes) *this = Plans();
+    bytes_ += more;
+    auto& first = places_[place(key)];
+    first = std::make_unique<Kept>(Kept{key, std::move(first), std::move(plan)});
+    return first->plan;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  // Large models have hundreds of sizes. A plan of a ring of 64 ranks takes 27 KB, so 300 of them are kept,
+  // and of two ranks' plans 14,000. Those share places, but it takes longer to make one than to look for it.
+  static constexpr int place_bits = 11;
+  static constexpr std::size_t most_bytes = std::size_t{8} << 20;
+  struct alignas(64) Kept {
+    PlanKey key;
+    std::unique_ptr<Kept> next;
+    Plan plan;
+  };
+  static std::size_t place(const PlanKey& key) { return key.hash() >> (64 - place_bits); }
+
+  std::vector<std::unique_ptr<Kept>> places_ = std::vector<std::unique_ptr<Kept>>(1 << place_bits);
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace ringreduce
