@@ -35,6 +35,7 @@ def slowly(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
+SLOW = 600.0  # seconds for a slow test that has no limit of its own: some need 20 on cores that are free
 PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own limit
 
 
@@ -45,6 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.get_closest_marker("kills") is not None, next(found, len(LONGEST_FILES))
 
     items.sort(key=place)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW))
     if limits := sys.modules.get("tests.gpu.limits"):
         limits.hold(items)
 

@@ -296,7 +296,7 @@ def test_under_a_launcher_rank_0_prints() -> None:
     for rank in range(2):
         env = {
             **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
-            "MASTER_PORT": str(os.getpid()), "PYTHONPATH": str(ROOT),
+            "MASTER_PORT": f"{20000 + os.getpid() % 20000}", "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         command = [sys.executable, "-m", "ringreduce", "bench", *QUICK[3:], "--format", "json"]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True))

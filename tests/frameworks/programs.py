@@ -24,7 +24,7 @@ ENVIRONMENT = {
 }
 
 
-def output(example: str, *arguments: str, ranks: int | None = None, limit: float = 100) -> str:
+def output(example: str, *arguments: str, ranks: int | None = None, limit: float = 500) -> str:
     """What an example prints, under torchrun if ranks is given. The example must end well."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     command = [sys.executable, *launcher, str(EXAMPLES / example), *arguments]
@@ -41,7 +41,7 @@ def output(example: str, *arguments: str, ranks: int | None = None, limit: float
     return printed
 
 
-def run(example: str, *arguments: str, ranks: int | None = None, limit: float = 100) -> dict:
+def run(example: str, *arguments: str, ranks: int | None = None, limit: float = 500) -> dict:
     """The only JSON object that an example prints."""
     lines = output(example, *arguments, ranks=ranks, limit=limit).splitlines()
     (found,) = (json.loads(line) for line in lines if line.startswith("{"))

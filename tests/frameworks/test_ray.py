@@ -26,14 +26,14 @@ from ray.util.collective.types import ReduceOp
 
 import ringreduce.ray
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = "8"
 
 
 def trained(workers: int, folder: Path, *arguments: str) -> dict:
     more = ("--steps", STEPS, "--workers", str(workers), "--folder", str(folder))
-    found = run("ray_train.py", *more, *arguments, limit=250)
+    found = run("ray_train.py", *more, *arguments, limit=500)
     assert (found["backend"], found["world"], len(found["losses"])) == ("ringreduce", workers, int(STEPS))
     return found
 
@@ -43,7 +43,7 @@ def alone(tmp_path_factory) -> list[float]:
     """The losses of one worker over Gloo."""
     folder = str(tmp_path_factory.mktemp("alone"))
     more = ("--workers", "1", "--backend", "gloo")
-    return run("ray_train.py", "--steps", STEPS, "--folder", folder, *more, limit=250)["losses"]
+    return run("ray_train.py", "--steps", STEPS, "--folder", folder, *more, limit=500)["losses"]
 
 
 @pytest.mark.parametrize("workers", [2, 4])

@@ -11,6 +11,7 @@ import pytest
 import ringreduce
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 300  # seconds; an example takes a few, and training ones import torch on each of their ranks
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -21,11 +22,12 @@ def examples():
             yield pytest.param(match[1], id=f"{page.name}-{number}", marks=marks)
 
 
+@pytest.mark.timeout(PATIENCE + 30)
 @pytest.mark.parametrize("code", list(examples()))
 def test_example_runs(code, tmp_path):
     script = tmp_path / "example.py"
     script.write_text(code)
-    run = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
 
 

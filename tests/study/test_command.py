@@ -135,16 +135,17 @@ def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     (folder / "plan.toml").write_text(PLAN.replace("[2, 3]", "[2]"))
 
     def launch(*more):
+        port = f"{20000 + os.getpid() % 20000}"
         known = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
         command = [sys.executable, "-m", "ringreduce", "study", "plan.toml", *more]
         ranks = [
             subprocess.Popen(
-                command, env={**known, "RANK": str(rank), "MASTER_PORT": str(os.getpid())}, cwd=folder,
+                command, env={**known, "RANK": str(rank), "MASTER_PORT": port}, cwd=folder,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for rank in range(2)
         ]  # fmt: skip
-        return [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+        return [(*rank.communicate(timeout=300), rank.returncode) for rank in ranks]
 
     (out, _, code), (nothing, _, other) = launch()
     assert (code, other, nothing) == (0, 0, "")

@@ -74,7 +74,7 @@ def there(name: str) -> bool:
 def printed(command: list[str]) -> list[dict]:
     """The JSON lines that a program prints, which must end well."""
     run = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=100
+        [sys.executable, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=500
     )
     assert run.returncode == 0, run.stdout + run.stderr
     return [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"')]
