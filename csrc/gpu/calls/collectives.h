@@ -61,7 +61,7 @@ class GpuCollectives {
  private:
   enum Path { reaching_peers, over_nccl, over_hosts };
 
-  // Keeps what a call uses alive, even if another thread leaves meanwhile.
+  // Keeps the objects of a call alive, even if another thread leaves the group.
   struct Ready {
     std::shared_ptr<Gpu> gpu;
     Runner& runner;

@@ -13,7 +13,7 @@ class GpuWork {
       : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
   int device() const { return device_; }
-  // It stands for the stream's work so far.
+  // It represents the stream's work so far.
   void record(void* stream) {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.record(event_.get(), stream));

@@ -69,7 +69,7 @@ class MessagePlane {
   // of this length and contract. Returns the index of the first that has not, or that is negative (no peer).
   virtual int hear(Peers, int first, std::size_t, std::uint64_t, const void**) { return first; }
 
-  // A collective call begins to send on a lane. Whatever else is on its way there belongs to calls in which
+  // A collective call begins to send on a lane. Everything else in flight there belongs to calls in which
   // this rank has done its part, so it will be read.
   virtual void begin_call(int) {}
 

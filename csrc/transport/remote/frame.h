@@ -9,7 +9,7 @@
 
 namespace ringreduce {
 
-// Increase it with every change of what ranks tell each other: hellos, frames, records.
+// Increase it with every change of what ranks send each other: hellos, frames, records.
 constexpr int protocol = 3;
 
 enum class FrameKind : std::uint8_t {

@@ -53,7 +53,8 @@ class Messages {
 
   // All messages that a peer has been or will be sent.
   Counts sent_to(int peer) const;
-  // Whether at least so many messages have come. A rank that closes amid a call may send more than it says.
+  // Whether at least so many messages have come. A rank that closes in the middle of a call may send more
+  // than it announces.
   bool have_come(int peer, const Counts& sent) const;
   // The contract of the latest message of a collective from a peer.
   std::uint64_t contract(int peer) const { return peers_[peer].contract; }

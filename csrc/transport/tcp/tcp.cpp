@@ -200,8 +200,8 @@ void TcpTransport::report_damage(const Stream& stream) {
                              "link between their hosts, or for someone who tampers with the traffic"));
 }
 
-// Survivors talk over new connections: the other end trusts nothing more from a damaged one, and does not say
-// which that is.
+// Survivors use new connections, because the other end no longer trusts a damaged one, and does not say which
+// one that is.
 void TcpTransport::begin_anew() {
   began_anew_ = true;
   if (fate().failure()->cause != Cause::damaged) return;
@@ -242,7 +242,7 @@ void TcpTransport::answer_latecomers() {
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// Bytes that are still here or on the way, to peers that can be reached.
+// Bytes that are still here or in flight, to peers that can be reached.
 std::size_t TcpTransport::not_there_yet() const {
   std::size_t bytes = 0;
   for (const auto& [id, stream] : streams_) {
@@ -255,8 +255,8 @@ std::size_t TcpTransport::not_there_yet() const {
 }
 
 // Closing a socket that holds unread bytes resets it, which may lose what we sent last. All bytes must
-// therefore arrive first, however slow the way is, as long as they move. What is unread here has no use by
-// now: a successful call leaves nothing behind.
+// therefore arrive first, however slow the way is, as long as they move. Unread data is useless by now: a
+// successful call leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
   constexpr milliseconds at_rest{1500};
   words_.say_bye();

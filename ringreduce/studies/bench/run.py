@@ -25,7 +25,7 @@ OURS = "ringreduce"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, on new ranks or on those of a launcher.
+    """A job to run on new ranks or on those of a launcher.
 
     Attributes:
         task: What the ranks measure.
