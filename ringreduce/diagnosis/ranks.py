@@ -160,7 +160,7 @@ def _memory_of(folder: Path) -> list[Path]:
     """Returns the open files of a process that may be the memory in which it shows its groups."""
     found = []
     for name in os.listdir(folder / "fd"):
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed by now
             if os.readlink(folder / "fd" / name).startswith(f"/memfd:{_engine.notices_name()} "):
                 found.append(folder / "fd" / name)
     return found

@@ -101,7 +101,7 @@ class GpuCollectives {
   std::unique_ptr<Watch> watch_;
   std::deque<std::pair<std::shared_ptr<GpuWork>, Arrays>> beside_;  // whose arrays are in use
   std::atomic<std::uint64_t> last_launched_{0};                     // the number of that call
-  std::atomic<int> launching_{0};                                   // calls on their way to the GPU
+  std::atomic<int> launching_{0};                                   // calls that are being launched
 };
 
 }  // namespace ringreduce

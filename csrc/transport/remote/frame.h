@@ -36,7 +36,7 @@ struct FrameHeader {
 };
 static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 32);
 
-// A frame on its way to a peer.
+// A frame in flight to a peer.
 struct Outgoing {
   FrameHeader header;
   const std::byte* data = nullptr;  // header.bytes of them

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t read_at_once = 256 << 10;  // bytes, before it is others' and the reader's turn
 constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
-constexpr double bytes_per_stream = 384 << 10;  // of what is on the way at any moment
+constexpr double bytes_per_stream = 384 << 10;  // of the bytes in flight
 constexpr int most_streams = 8;
 constexpr std::uint32_t far_us = 20'000;  // the round trip to a peer that is far away
 // A peer that was answered after a longer absence of the rank may no longer wait for its proof.
@@ -35,7 +35,7 @@ tcp_info info_of(const Stream& stream) {
   return info;
 }
 
-// Bytes that are on the way at any moment: bandwidth times delay.
+// The bytes in flight: bandwidth times delay.
 double under_way(const tcp_info& info) {
   return static_cast<double>(info.tcpi_delivery_rate) * info.tcpi_min_rtt * 1e-6;
 }
@@ -96,9 +96,9 @@ void TcpTransport::share_among_streams(Stream& stream) {
   if (info_of(stream).tcpi_rtt >= far_us) stream.hold_little();
 }
 
-// As many as the bytes on the way at any moment need. After a pause, or a loss, each stream starts slowly,
-// but regains its share sooner than one stream would regain the whole. Where packets are lost far from here,
-// the rate of a stream says nothing about the wire, so every loss calls for one more.
+// As many streams as the bytes in flight need. After a pause, or a loss, each stream starts slowly, but
+// regains its share sooner than one stream would regain the whole. Where packets are lost far from here, the
+// rate of a stream says nothing about the wire, so every loss calls for one more.
 int TcpTransport::streams_wanted(Link& link) {
   if (link.ready.empty()) return 1;
   if (settings_.streams > 0) return settings_.streams;

@@ -32,7 +32,7 @@ class Plan:
         ranks: The number of ranks.
         peers: Names ("gloo", "openmpi", "mpich", "impi"), or ("auto",) for all that are installed.
         launches: How often ringreduce and the peers are started, in rotated order. Budgets are divided by it. None
-            means 2 if MPIs take part, otherwise 1.
+            means 2 if MPIs are compared, otherwise 1.
     """
 
     task: Task

@@ -22,8 +22,8 @@ class State:
     """The model, the optimizer, and everything else that training continues from. All ranks have the same.
 
     Every named object is an attribute: ``state.epoch += 1`` changes a plain value. Random generators (those of torch's
-    CPU, random and numpy.random) belong to a State without being named. Each rank has its own, and a newcomer's are
-    seeded anew, from the seed of torch's generator, the step and the rank.
+    CPU, random and numpy.random) belong to a State without being named. Each rank has its own, and a newcomer's get new
+    seeds, from the seed of torch's generator, the step and the rank.
 
     Args:
         comm: the group, from :func:`ringreduce.elastic.start`.

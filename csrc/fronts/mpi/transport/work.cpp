@@ -1,4 +1,4 @@
-// Frames on their way through MPI.
+// Frames in flight through MPI.
 #include <sched.h>
 
 #include <algorithm>
