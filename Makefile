@@ -1,7 +1,7 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
 #   make bench-tables  measures README's tables beside the peers, which it installs, and writes them there
-#   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
+#   make train     trains a small GPT on two ranks in a minute and a half, and plots loss and time
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-quick  what to run after an edit: the checks, the engine, and a test or two of each front (a minute)
 #   make test-all  all tests (an hour); tests/README.md says which are where

@@ -89,7 +89,7 @@ class Waits:
     def longest_in(self) -> int: ...
 
 class Statistics:
-    """What a rank's calls in a group came to."""
+    """The statistics of a rank's calls in a group."""
 
     @property
     def group(self) -> int: ...

@@ -22,7 +22,7 @@ _held: list[int] = []  # in place of standard descriptors that are closed
 
 @contextmanager
 def above_standard() -> Iterator[None]:
-    """Gives all that is opened meanwhile descriptors above 2, also by other libraries. Works as a decorator, too."""
+    """Keeps what is opened in this context above descriptor 2, even by other libraries. Also a decorator."""
     global _users
     with _lock:
         _users += 1

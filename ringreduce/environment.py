@@ -45,8 +45,8 @@ VARIABLES: dict[str, list[Variable]] = {
         Variable(
             "RINGREDUCE_NEWCOMER", "any text", "none",
             "the process takes the place of a lost rank: it must call `ringreduce.join()` or `elastic.start()`. "
-            "`ringreduce run --restarts` sets it to a descriptor, through which `join()` says that the group has let "
-            "the rank in",
+            "`ringreduce run --restarts` sets it to a descriptor, through which `join()` reports that the rank has "
+            "joined",
             "running.md#ranks-that-are-started-again",
         ),
         Variable(
@@ -108,7 +108,7 @@ VARIABLES: dict[str, list[Variable]] = {
     "Looking inside": [
         Variable(
             "RINGREDUCE_LOG", ("info", "debug"), "Python's logging decides",
-            "writes to standard error what was chosen, and which ranks are waited for",
+            "writes to standard error what ranks chose, and for which ranks they wait",
         ),
         Variable(
             "RINGREDUCE_REPORT", "`exit`, `signal`, `answer`, or several of them, separated by commas", "none",

@@ -41,9 +41,9 @@ class PeerLost(_RankError):
 
 
 class MinorityError(PeerLost):
-    """The group was cut in two, and :meth:`Communicator.shrink` was called on the side that must not go on.
+    """The group was cut in two, and :meth:`Communicator.shrink` was called on the side that must not continue.
 
-    The other side has more ranks, or of two equal halves the lowest rank, and may go on. ``rank`` is the lowest rank
+    The other side has more ranks, or of two equal halves the lowest rank, and may continue. ``rank`` is the lowest rank
     that cannot be reached.
     """
 
@@ -57,7 +57,7 @@ class TimeoutError(_RankError, builtins.TimeoutError):
 
 
 class DamagedError(_RankError):
-    """Bytes changed on the way between two ranks. The message names them, and every rank raises the error.
+    """Bytes changed in transit between two ranks. The message names them, and every rank raises the error.
 
     Ranks detect this only with ``RINGREDUCE_TCP_CHECK=1`` or with encryption.
     """

@@ -1,4 +1,4 @@
-"""The log: what was chosen, and which ranks are waited for.
+"""The log: what ranks chose, and for which ranks they wait.
 
 With RINGREDUCE_LOG=info or debug, lines go to standard error. Without it, the program's configuration of Python's
 logging decides, for the logger "ringreduce" and its children "ringreduce.meeting" and "ringreduce.engine". It is read

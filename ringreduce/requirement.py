@@ -1,4 +1,4 @@
-"""What to say when a framework that a module of this package is for is missing or too old."""
+"""The errors for a framework that is missing or too old."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def unmet(
         module: the module of ringreduce.
         package: the package that it needs, which is also the name of what it imports.
         oldest: the oldest version that it works with.
-        error: what importing the package raised.
-        install: what to tell pip to install, if not just the package.
+        error: the exception that importing the package raised.
+        install: the argument of pip install, if it is not just the package.
     """
     if (error.name or "").partition(".")[0] != package:
         return error

@@ -1,4 +1,4 @@
-// Copies past the cache, for memory that another core reads next, and this one not soon.
+// Copies past the cache, for memory that another core reads next and this core does not need soon.
 #pragma once
 
 #include <cstddef>

@@ -12,8 +12,8 @@
 // If the groups have an order, because their links differ, they form a ring in that order instead, and a rank
 // exchanges messages with only two of its counterparts.
 //
-// Groups of different sizes have as many owners as the smallest has ranks. Other ranks take part in the
-// scattering and gathering inside, and own nothing, so the traffic between groups does not grow.
+// Groups of different sizes have as many owners as the smallest has ranks. Other ranks only scatter and
+// gather inside their group, and own nothing, so the traffic between groups does not grow.
 //
 // Cost, for groups of m ranks: 2 ceil(log2 m) + 2 ceil(log2(n/m)) rounds, 2(n-1)/n S sent per rank, of which
 // only 2(n/m - 1)/n S leaves the group. Takes any world and any groups; without any, the ranks are cut into

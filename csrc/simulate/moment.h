@@ -7,9 +7,9 @@
 
 namespace ringreduce {
 
-// What takes time. On a core: each round, each message sent or received, whatever its size, each change
-// between ranks, and each byte that is copied out, copied in or combined. Elsewhere: transfers on links,
-// latencies, and the delays of ranks or messages that the question specifies.
+// The causes that take time. On a core: each round, each message sent or received, whatever its size, each
+// change between ranks, and each byte that is copied out, copied in or combined. Elsewhere: transfers on
+// links, latencies, and the delays of ranks or messages that the question specifies.
 enum class Component : unsigned char {
   round,
   send,

@@ -1,4 +1,4 @@
-// Messages on their way over links.
+// Messages in flight over links.
 #pragma once
 
 #include <cstddef>

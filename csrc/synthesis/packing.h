@@ -9,7 +9,8 @@
 //
 // ForestColl (Zhao et al., arXiv:2402.06787) packs the trees of a reduce-scatter and those of an all-gather,
 // in which every rank is the root of an equal part, by maximum flows. If links are unequal, an all-reduce can
-// do better than one after the other, because a host behind a slow link is never in the middle of a tree.
+// beat a reduce-scatter followed by an all-gather, because a host behind a slow link is never in the middle
+// of a tree.
 #pragma once
 
 #include <vector>

@@ -70,7 +70,7 @@ def synchronize(stream: Stream | None = None) -> None:
 
 
 class Stream:
-    """A CUDA stream that waits for no other, and that no other waits for. `open` has all that are to be closed."""
+    """A CUDA stream that waits for no other, and that no other waits for. `open` holds all that must be closed."""
 
     open: ClassVar[set[Stream]] = set()
 

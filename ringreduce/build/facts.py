@@ -13,7 +13,7 @@ INSTALLED = PACKAGE / "_built.txt"
 
 
 def facts() -> dict[str, str]:
-    """What the build was made from and for."""
+    """The sources and the targets of the build."""
     lines = INSTALLED.read_text().splitlines() if INSTALLED.exists() else []
     known = dict(line.split(": ", 1) for line in lines)
     torches = sorted(path.name.split("-")[1] for path in PACKAGE.glob("_torch-*.so"))

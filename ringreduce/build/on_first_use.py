@@ -76,7 +76,7 @@ def built(recipe: Recipe) -> Path:
     made = _writable_folder(recipe) / at
     made.parent.mkdir(exist_ok=True)
     with _locked(made.parent / "lock", recipe):
-        if not made.exists():  # another rank may have built it meanwhile
+        if not made.exists():  # another rank may have built it by now
             _build(recipe, made)
     return made
 

@@ -272,7 +272,7 @@ class Communicator(Collectives, Messages, Groups):
         return Choice(*choice, model.ranking(nbytes, self.size, collective, each.pop()))
 
     def statistics(self) -> Statistics:
-        """Returns what this rank's calls came to since the group was made, or since :meth:`reset_statistics`.
+        """Returns the statistics of this rank's calls since the group was made, or since :meth:`reset_statistics`.
 
         They count calls and bytes by collective and algorithm, and the time that this rank waited for each other rank.
         :meth:`split` makes collectives of the group it is called on, and so do the first calls with arrays on a GPU.

@@ -1,4 +1,4 @@
-"""What the fronts for the arrays of other frameworks share: the description of a call, and checks."""
+"""The parts that the fronts for the arrays of other frameworks share: the description of a call, and checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Length = TypeVar("Length", int, "int | None")
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a communicator, without its array: what is known when it is traced.
+    """A call of a communicator without its array, as known when it is traced.
 
     ``result`` is the shape and dtype of what recv and sendrecv receive.
     """

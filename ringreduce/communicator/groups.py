@@ -18,10 +18,10 @@ __all__ = ["Groups", "Growth"]
 
 
 class Growth(Protocol):
-    """How a group lets newcomers in. Whoever starts the group knows (:mod:`ringreduce.start.growing`)."""
+    """How a group admits newcomers. :mod:`ringreduce.start.growing` provides it."""
 
     def pending(self, comm: Communicator, fingerprint: str | bytes | None, /) -> int:
-        """Returns how many processes wait to be let in. See :meth:`Groups.pending`."""
+        """Returns how many processes wait to join. See :meth:`Groups.pending`."""
 
     def grow(
         self, comm: Communicator, timeout: float, fingerprint: str | bytes | None, /
@@ -75,23 +75,23 @@ class Groups(Base):
     def shrink(self) -> Communicator:
         """Returns a new communicator of the surviving ranks, after others were lost.
 
-        Every survivor must call it. The survivors keep their order. If the group was cut in two, at most one side goes
-        on: the one with more ranks, or of two equal halves the one with the lowest rank. Ranks that are known to have
-        ended do not count.
+        Every survivor must call it. The survivors keep their order. If the group was cut in two, at most one side
+        continues: the one with more ranks, or of two equal halves the one with the lowest rank. Ranks that are known to
+        have ended do not count.
 
         Raises:
-            MinorityError: this is the side that must not go on. docs/reliability.md says more.
+            MinorityError: this is the side that must not continue. docs/reliability.md says more.
             TimeoutError: a rank is alive but does not call it.
         """
         return self._successor(self._c.shrink(), self._growth and self._growth.successor())
 
     def pending(self, *, fingerprint: str | bytes | None = None) -> int:
-        """Returns how many processes wait in :func:`ringreduce.join` for this group to let them in.
+        """Returns how many processes wait in :func:`ringreduce.join` for this group.
 
         Every rank must call it, and all get the same number. It costs about as much as a broadcast of one number, so a
         training loop can call it in every step. The first call opens the door: one rank begins to listen where the
         group was started, and newcomers that came earlier find it. Groups that :meth:`shrink` and :meth:`grow` make
-        take the door over. Groups made by :meth:`split` or :func:`ringreduce.local_group` have none. A process that no
+        inherit the door. Groups made by :meth:`split` or :func:`ringreduce.local_group` have none. A process that no
         launcher has started is alone, and gets 0.
 
         Args:
@@ -105,12 +105,12 @@ class Groups(Base):
         return self._door().pending(self._whole(), fingerprint)
 
     def grow(self, *, timeout: float | None = None, fingerprint: str | bytes | None = None) -> Communicator:
-        """Lets newcomers in, and returns a new communicator of all ranks of this group and of the newcomers.
+        """Admits newcomers, and returns a new communicator of all ranks of this group and of the newcomers.
 
         Every rank must call it. The ranks of this group keep their numbers, and the newcomers follow. It does not wait
-        for newcomers: those that do not wait yet come in with the next call, and if none waits, the new communicator
-        has the ranks of this group. Newcomers that die meanwhile, or that cannot be connected, are left out. This
-        group stays as it was, also if an error is raised that does not end it.
+        for newcomers: later ones join with the next call, and if none waits, the new communicator has the ranks of this
+        group. Newcomers that die while they join, or that cannot be connected, are left out. This group stays as it
+        was, even after an error, unless the error ends it.
 
         Args:
             timeout: seconds to wait for other ranks of this group. None takes the communicator's timeout.
@@ -118,9 +118,9 @@ class Groups(Base):
 
         Raises:
             ValueError: as for :meth:`pending`.
-            PeerLost: a rank of this group has died. :meth:`shrink` leads on; the newcomers ask again by themselves.
+            PeerLost: a rank of this group has died. Call :meth:`shrink`; the newcomers ask again by themselves.
             TimeoutError: a rank of this group does not call it.
-            Error: the ranks of this group cannot be connected anew.
+            Error: the ranks of this group cannot be connected again.
         """
         limit = self.timeout if timeout is None else values.seconds(timeout, "timeout")
         growth = self._door()

@@ -1,4 +1,4 @@
-"""What a rank's calls came to: how many of which kind, and how long they waited for which rank."""
+"""Statistics of a rank's calls: how many of each kind, and how long they waited for each rank."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a rank's calls in a group came to.
+    """The statistics of a rank's calls in a group.
 
     Attributes:
         group: a name for the group that is the same on all its ranks.
@@ -192,11 +192,11 @@ class GroupStatistics:
 
     @property
     def lateness(self) -> tuple[float, ...]:
-        """How much later than the earliest rank each rank came to a collective, in seconds on average.
+        """How much later than the earliest rank each rank entered a collective, in seconds on average.
 
-        A collective ends at about the same time on all ranks, so a rank that waited less has come later. The times are
-        therefore differences of what the ranks waited in collectives. They are exact where every rank needs data of
-        every other rank, and ignore waits of a few microseconds.
+        A collective ends at about the same time on all ranks, so a rank that waited less entered later. The times are
+        therefore differences of the ranks' waits in collectives. They are exact where every rank needs data of every
+        other rank, and ignore waits of a few microseconds.
         """
         waited = [one.waited_in_collectives for one in self.ranks]
         calls = max(max(one.collectives for one in self.ranks), 1)

@@ -29,7 +29,7 @@ LOOK_EVERY = 1e-4  # seconds between two looks at the GPU
 class Work(Generic[Result]):
     """The handle of an asynchronous call. Do not touch the call's arrays until it is done.
 
-    The call goes on if the handle is forgotten, and so does the communicator if only the handle is left.
+    The call continues if you drop the handle. The handle keeps the communicator alive.
     """
 
     __slots__ = ("_after", "_comm", "_engine", "_result", "_with_source")

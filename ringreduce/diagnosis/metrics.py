@@ -24,7 +24,7 @@ GROUP = ("rank", "group", "size", "transport")
 
 
 class _OfProcess(Collector):
-    """Reads the statistics whenever somebody asks for the metrics, so that calls pay nothing for them."""
+    """Reads the statistics when metrics are requested, so that calls pay nothing for them."""
 
     def __init__(self, rank: int) -> None:
         self._rank = str(rank)
@@ -85,12 +85,12 @@ def text(rank: int) -> str:
 
 
 def serve(rank: int, host: str, port: int) -> None:
-    """Serves the metrics by HTTP, from a thread of its own, until the process ends."""
+    """Serves the metrics by HTTP from a separate thread until the process ends."""
     start_http_server(port, addr=host, registry=registry(rank))
 
 
 def write(rank: int, path: Path) -> None:
-    """Replaces a file with the metrics of now. Readers see the old file or the new one."""
+    """Replaces a file with the current metrics. Readers see the old file or the new one."""
     if path.suffix == ".prom":
         write_to_textfile(str(path), registry(rank))
         return

@@ -25,7 +25,7 @@ FRESH = 1.0  # seconds: a rank that waits says so every few milliseconds
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait that is under way. ``peer`` is the rank in the group waited for, or -1; ``what`` describes a message."""
+    """A wait that has not ended. ``peer`` is the rank in the group waited for, or -1; ``what`` describes a message."""
 
     peer: int
     seconds: float
@@ -95,7 +95,7 @@ class Rank:
 
     @property
     def number(self) -> int:
-        """Its number in the job, as far as it is known."""
+        """Its number in the job, if known."""
         largest = max(self.groups, key=lambda group: (group.size, -group.order))
         return largest.name(largest.rank)
 
@@ -151,7 +151,7 @@ def look_at(pid: int) -> Rank | None:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             now = time.monotonic()
             return Rank(pid, socket.gethostname(), command, state, _groups(groups, now))
-    except OSError:  # it has ended, or belongs to somebody else
+    except OSError:  # it has ended, or belongs to another user
         pass
     return None
 
@@ -160,7 +160,7 @@ def _memory_of(folder: Path) -> list[Path]:
     """Returns the open files of a process that may be the memory in which it shows its groups."""
     found = []
     for name in os.listdir(folder / "fd"):
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed by now
             if os.readlink(folder / "fd" / name).startswith(f"/memfd:{_engine.published_name()} "):
                 found.append(folder / "fd" / name)
     return found

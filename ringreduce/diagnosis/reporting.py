@@ -1,4 +1,4 @@
-"""Reports of a rank: at its end, on a signal, to whoever asks, and as metrics."""
+"""Reports of a rank: at its end, on a signal, on request, and as metrics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def start(
     metrics: str | int | None = None,
     metrics_file: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Starts reports and metrics of this process. What has been started before stays as it is.
+    """Starts reports and metrics of this process. Reports that were started before stay as they are.
 
     Args:
         rank: this process's number in the job.
@@ -145,7 +145,7 @@ def _warn(rank: int, text: str) -> None:
 
 
 def report(rank: int, why: str, with_stacks: bool = True) -> str:
-    """Returns what is known of this process: what its groups do, what their calls came to, and its Python stacks."""
+    """Returns a report of this process: what its groups do, their statistics, and its Python stacks."""
     lines = [f"ringreduce: report of rank {rank} (process {os.getpid()} on {socket.gethostname()}), {why}"]
     if with_stacks:
         own = look_at(os.getpid())

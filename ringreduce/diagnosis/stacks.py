@@ -91,7 +91,7 @@ def of(pid: int) -> tuple[list[Thread], str]:
 
 
 def asked(pid: int) -> list[Thread]:
-    """Returns what the process answers; nothing if it does not, because it is stopped or nobody told it to."""
+    """Returns the process's answer, or nothing if it does not answer, because it is stopped or was not told to."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         try:

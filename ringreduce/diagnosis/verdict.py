@@ -1,4 +1,4 @@
-"""Says in a sentence who is missing where, from what the ranks of a job show."""
+"""Says in a sentence which rank is missing in which call, from the state that the ranks of a job publish."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class _Place:
 
 
 def verdicts(job: Sequence[Rank], longer_than: float = 1.0) -> list[str]:
-    """Returns a sentence for each group in which a rank holds others up; none if nobody has waited for so long.
+    """Returns a sentence for each group in which a rank delays others; none if no rank has waited that long.
 
     Args:
-        job: the ranks of a job, of all hosts as far as they are known.
+        job: the known ranks of a job, on all hosts.
         longer_than: seconds. Shorter waits do not count.
     """
     groups: dict[str, dict[int, _Place]] = defaultdict(dict)
@@ -167,7 +167,7 @@ def _circle(waiting: dict[int, _Place], front: int, call: str, which: str) -> st
 
 
 def _doing(rank: int, place: _Place | None, group: Group, other: Rank, alive: set[int]) -> str:
-    """Says what a rank that is waited for does instead."""
+    """Says what an awaited rank does instead."""
     if place is None:
         if group.name(rank) in alive:
             return "and has left the group"

@@ -109,7 +109,7 @@ def init(
         rank, size = 0, 1
     if known is not None and is_newcomer():
         raise Error(
-            "this rank was started again while its group goes on (RINGREDUCE_NEWCOMER is set): call ringreduce.join() "
+            "this rank was started again while its group runs (RINGREDUCE_NEWCOMER is set): call ringreduce.join() "
             "instead of init()"
         )
     values.whole(size, "size", 1, 2**31 - 1)

@@ -189,7 +189,7 @@ def test_a_checkpoint_under_another_name(two):
 def test_what_is_no_part_of_a_checkpoint(content, two):
     checkpoints.write_sealed(two[1] / RANK_0, content)
     with pytest.raises(
-        elastic.CheckpointError, match=f"{RANK_0} (is no part of a checkpoint|was written as 3)"
+        elastic.CheckpointError, match=f"{RANK_0} (is not part of a checkpoint|was written as 3)"
     ):
         resumed_here(two)
 

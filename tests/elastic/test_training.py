@@ -120,9 +120,9 @@ def _with_another_model(me, width, minimum):
         (
             38,
             3,
-            r"rank 2 has another state .*: model: 'first': float64\[38, 16\]; the group has .*\[37, 16\]",
+            r"rank 2's state differs .*: model: 'first': float64\[38, 16\]; the group has .*\[37, 16\]",
         ),
-        (37, 2, r"rank 2 has another state .*: minimum: 2; the group has minimum: 3"),
+        (37, 2, r"rank 2's state differs .*: minimum: 2; the group has minimum: 3"),
     ],
 )
 def test_a_newcomer_with_another_state_is_told_and_the_others_go_on(width, minimum, said, expected):
@@ -152,7 +152,7 @@ def test_too_few_ranks_are_an_error():
     for number in (0, 2):
         assert isinstance(found[number].error, TimeoutError)
         assert str(found[number].error) == (
-            "2 ranks are left, of at least 3 (minimum), and no more came within 1 s"
+            "only 2 ranks are left, minimum is 3, and no more joined within 1 s"
         )
 
 

@@ -219,7 +219,7 @@ def test_a_peer_that_has_closed(sends):
 
 def _refused(comm):
     x = room(3)
-    with pytest.raises(ValueError, match="tag must be an integer: x is not in GPU memory"):
+    with pytest.raises(ValueError, match="tag=None needs an array in GPU memory, and x is in CPU memory"):
         comm.send(np.zeros(3, "float32"), 0, tag=None)
     with pytest.raises(ValueError, match="source must be a rank if tag is None"):
         comm.recv(x, tag=None)

@@ -23,6 +23,7 @@ def test_versions_agree():
     declared = re.search(r'^version = "(.+)"', PYPROJECT, re.MULTILINE)[1]
     assert ringreduce.__version__ == declared
     assert importlib.metadata.version("ringreduce") == declared
+    assert re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1] == declared
 
 
 def test_make_installs_what_the_build_requires():

@@ -1,5 +1,5 @@
-// What a rank's calls came to: how many of each kind, and how long they waited for which rank. A call that
-// need not wait adds to two numbers; bench/engine/two_builds.py measures what that costs.
+// Counts a rank's calls by kind, and the time that they waited for each rank. A call that need not wait adds
+// to two numbers; bench/engine/two_builds.py measures what that costs.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// What a process shows of its groups to other processes of its user: `ringreduce diagnose` reads it, whether
-// the process runs, hangs or is stopped. It lies in anonymous memory that is found through /proc, and
-// vanishes with the process.
+// The state that a process publishes about its groups for other processes of its user. `ringreduce diagnose`
+// reads it, whether the process runs, hangs or is stopped. It lies in anonymous memory that is found through
+// /proc, and vanishes with the process.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace ringreduce {
 
-// A wait of which the owner speaks now and then while it lasts.
+// A wait that the owner reports now and then while it lasts.
 struct PublishedWait {
   std::atomic<std::int32_t> peer;         // or -1
   std::atomic<std::int64_t> since, seen;  // ns of the steady clock; seen 0: never
@@ -57,7 +57,7 @@ inline constexpr const char* published_magic = "published 1";
 inline constexpr std::size_t published_page = 4096;
 static_assert(sizeof(PublishedState) <= published_page);
 
-// What is written once.
+// The part that is written once.
 struct Introduction {
   int rank = 0, world = 1;
   std::uint64_t group = 0;

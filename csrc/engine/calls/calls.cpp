@@ -101,11 +101,12 @@ std::unique_lock<Turn> Calls::take_turn(Turn& which, const char* what, Clock::du
 
 void Calls::refuse_inside(const Turn& which, const char* what) const {
   if (!Turn::is_held_here(&which)) return;
-  throw Misplaced(std::string(what) + " was called by a signal handler while this thread waits in " +
-                  diagnosis.own_call() +
-                  ", of the same group, which cannot go on before the handler returns: let the handler set a "
-                  "flag, and call " +
-                  what + " after that call");
+  throw Misplaced(
+      std::string(what) + " was called by a signal handler while this thread waits in " +
+      diagnosis.own_call() +
+      ", of the same group, which cannot continue before the handler returns: let the handler set a "
+      "flag, and call " +
+      what + " after that call");
 }
 
 // Another thread's call has a deadline of its own, which may be later.
@@ -330,7 +331,7 @@ void Calls::blame_self() const {
   }
 }
 
-// Adds what this rank knows of a rank that it has found lost.
+// Adds what this rank knows about a rank that it has found lost.
 void Calls::fail_with_last_words(const Failure& failure) {
   const int lost = failure.culprit;
   if (failure.cause != Cause::peer_lost || lost < 0 || lost == rank || is_over() ||
@@ -344,8 +345,8 @@ void Calls::fail_with_last_words(const Failure& failure) {
 
 void Calls::fail(const Failure& found) {
   const bool was_closed = transport->fate().is_closed();
-  // A rank that waits in a closed group is told of the closing first: that may be why the others failed and
-  // then told us. That ranks disagree is still news to them.
+  // A rank that waits in a closed group hears of the closing first, because that may be why the others failed
+  // and told us. A disagreement between ranks is still reported.
   if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
   if (was_closed) throw Closed("the communicator was closed");
   const Failure failure = *transport->fate().failure();

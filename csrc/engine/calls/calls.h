@@ -1,5 +1,5 @@
-// What all calls of a group share, in whichever thread they run: the transport, what plans and runs a
-// collective, the messages, the record of this rank's calls, and how the group fails.
+// The state that all calls of a group share, in any thread: the transport, the planner and the executor, the
+// messages, the record of this rank's calls, and how the group fails.
 #pragma once
 
 #include <atomic>
@@ -60,14 +60,13 @@ class Calls {
   // Throws Closed, or the group's failure.
   void check_usable() const;
   bool is_over() const { return !transport->fate().is_open(); }
-  // Waits for calls of other threads. What it throws leaves the group usable: a timeout, what poll() throws,
-  // and Misplaced if the call could never begin, because this thread is in another one, further up its stack,
-  // and has come here by a signal handler. `what`: the call, for errors. `over_too`: also if the group has
-  // ended.
+  // Waits for calls of other threads. Its exceptions leave the group usable: a timeout, what poll() throws,
+  // and Misplaced if the call could never begin, because a signal handler runs it inside another call of this
+  // thread. `what`: the call, for errors. `over_too`: even if the group has ended.
   std::unique_lock<Turn> take_turn(Turn& which, const char* what, Clock::duration timeout,
                                    bool over_too = false);
   void refuse_inside_another(const char* what) const { refuse_inside(turn, what); }
-  // Handles signals, and whatever else must make progress while a thread waits.
+  // Handles signals, and everything else that must make progress while a thread waits.
   void poll() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options.timeout;
@@ -75,7 +74,7 @@ class Calls {
 
   // Records this rank's next call, with arrays of so many bytes, for itself and for the others.
   const Record& note(const Plan& plan, std::size_t bytes, int bucket = -1);
-  // The current call is over, as far as this rank is concerned.
+  // The current call is over on this rank.
   void finish() { published.ended(sequence_); }
   std::uint64_t number() const { return sequence_; }
   // Prepares the executor for the call.
@@ -84,7 +83,7 @@ class Calls {
   // ranks would wait.
   void begin_later(const Call& call);
   // Whether a call takes little longer than messages between cores if the peers are there already. Where
-  // ranks share cores, or messages need the transport's help, looking for them is in vain.
+  // ranks share cores, or messages need the transport's help, looking for them is useless.
   bool is_brief(const Call& call) const;
   // Whether the call ended while a peer's message could cross to this core.
   bool run_for_a_moment() {

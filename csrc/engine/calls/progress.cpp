@@ -219,7 +219,7 @@ bool Progress::wait_for_something(TimedWaits& timed) {
            calls_.messages.fetching() || to_be_flushed();
   };
   if (!there_is_something()) {
-    timed.over();  // to be idle is no wait
+    timed.over();  // an idle thread does not wait for a rank
     changed_->wait(lock, there_is_something);
   }
   return !stopping_;

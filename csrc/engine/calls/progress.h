@@ -42,8 +42,7 @@ class Progress {
   std::shared_ptr<Work> submit(std::shared_ptr<Steps> steps);
   std::shared_ptr<Work> submit(const Transfer& transfer, Arrays arrays);
 
-  // Tells the thread that there is something to move on that nobody submitted. Without a thread, the next
-  // call moves it on.
+  // Wakes the thread for work that no caller submitted. Without a thread, the next call moves it on.
   void wake();
   // Whether all submitted calls have finished.
   bool is_idle();

@@ -6,8 +6,8 @@
 
 namespace ringreduce {
 
-// For std::unique_lock. Unlike a mutex, it can tell whether this thread holds it already, further up its
-// stack: to wait for it would then be to wait for ever.
+// For std::unique_lock. Unlike a mutex, it can tell whether this thread already holds it, further up its
+// stack. Waiting for it would then never end.
 class Turn {
  public:
   void lock();

@@ -24,7 +24,7 @@ class Work {
   std::exception_ptr exception() const;
   // Waits until the call has finished, then rethrows its error. Returns false if the timeout passes first.
   // Meanwhile calls `tick` once per `every`, which may throw. Throws Misplaced if the call cannot begin
-  // before this thread returns: a signal handler waits for it, which has come in the middle of another call.
+  // before this thread returns, because a signal handler waits for it in the middle of another call.
   bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick,
             std::chrono::nanoseconds every = std::chrono::milliseconds(20));
   // Waits until the call has finished, whether or not it failed.

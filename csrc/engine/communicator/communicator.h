@@ -81,7 +81,7 @@ class Communicator {
   const Synthesis* synthesis() const { return calls_.planner.synthesis(); }
   // The way in which "synthesised" handles a buffer of this many bytes.
   Way synthesised(std::size_t bytes);
-  // The links as far as they were measured.
+  // The links that were measured.
   const Links& links() const { return links_; }
   // The order in which rings visit the ranks; empty: in rank order.
   const std::vector<int>& ring_order() const { return calls_.planner.order(); }
@@ -91,8 +91,8 @@ class Communicator {
   std::unique_ptr<Communicator> split(int color, int key, std::optional<GpuOptions> gpu = {});
   // Returns a communicator of the surviving ranks. Every one of them must call it.
   std::unique_ptr<Communicator> shrink();
-  // A vote that every rank takes part in. Returns whether all say yes: the same on all ranks, even if one
-  // dies meanwhile. Then the group fails on all.
+  // A vote of all ranks. Returns whether all say yes. All ranks get the same answer, even if one dies during
+  // the vote; the group then fails on all of them.
   bool agree(bool yes, Clock::duration timeout);
   // Takes over from the group that this one was made from what it still holds.
   void inherit(const Communicator& parent) { left_behind_ = parent.left_behind_; }
@@ -114,7 +114,7 @@ class Communicator {
   int latest() const { return calls_.diagnosis.last_rank(); }
   // What is known of that rank and this rank's latest collective, in words.
   std::string latest_call(int late) const { return calls_.diagnosis.latest_call(late); }
-  // What this rank's calls came to. Callable from any thread.
+  // The statistics of this rank's calls. Callable from any thread.
   Statistics statistics() const;
   // The longest waits from now on, in later statistics.
   void forget_longest_waits() { calls_.account.forget_longest(); }
@@ -135,7 +135,7 @@ class Communicator {
   const std::unique_ptr<DeviceCalls> device_;  // null in a build without devices
   Links links_;
   // Transports of earlier groups, from which ranks were left out that may live. They stay open as long as
-  // this rank goes on: a rank that reaches them again must not find that it has ended.
+  // this rank runs: a rank that reaches them again must not conclude that it has ended.
   std::vector<std::shared_ptr<Transport>> left_behind_;
   std::atomic<int> bucket_{-1};
 };

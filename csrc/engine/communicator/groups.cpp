@@ -98,15 +98,16 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, std::optio
 
 namespace {
 
-// Ranks beyond a cut may live, and shrink their group as well. At most one side may go on: the one with more
-// ranks, or of two equal halves the one with the lowest rank. Ranks that have surely ended do not count.
+// Ranks beyond a cut may live, and shrink their group as well. At most one side may continue: the one with
+// more ranks, or of two equal halves the one with the lowest rank. Ranks that have certainly ended do not
+// count.
 void check_majority(const std::vector<int>& members, const std::vector<int>& unreachable) {
   if (members.size() > unreachable.size()) return;
   if (members.size() == unreachable.size() && members.front() < unreachable.front()) return;
   throw Failure(Cause::minority, unreachable.front(),
-                "this side of the group cannot go on: it has only rank" + listed(members) +
+                "this side of the group cannot continue: it has only rank" + listed(members) +
                     ", and cannot reach rank" + listed(unreachable) +
-                    ", which may have gone on. Of two halves, the one with the lowest rank goes on");
+                    ", which may have continued. Of two halves, the one with the lowest rank continues");
 }
 
 }  // namespace
@@ -125,8 +126,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
   }
   const auto turn = calls_.take_turn(calls_.turn, "shrink()", {}, true);
   Agreement agreement(*calls_.transport, deadline, check_interrupt, "shrink()");
-  // After every further death the survivors agree anew, on fewer ranks. A rank that voted in grow() gives
-  // that up, once, and is expected here.
+  // After every further death the survivors agree again, on fewer ranks. A rank that voted in grow() abandons
+  // the vote, once, and is expected here.
   for (int attempt = 0;; ++attempt) {
     const std::vector<int> members = agreement.survivors();
     const auto new_rank = std::find(members.begin(), members.end(), rank()) - members.begin();
@@ -150,8 +151,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
   }
 }
 
-// No rank may go on with what the others give up. A vote takes what shrink() takes: each rank that returns
-// has seen that all have the result, and one that has to agree anew finds the dead rank missing.
+// No rank may continue with a group that the others abandon. A vote gives what shrink() gives: each rank that
+// returns has seen that all have the result, and a rank that must agree again finds the dead rank missing.
 bool Communicator::agree(bool yes, Clock::duration timeout) {
   if (closed() || !calls_.ours()) usable();
   const auto turn = calls_.take_turn(calls_.turn, "grow()", timeout, true);

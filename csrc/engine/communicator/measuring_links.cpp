@@ -1,4 +1,4 @@
-// Measures the links between hosts. One rank stands for each host. These meet in pairs, every host in one
+// Measures the links between hosts. One rank represents each host. These meet in pairs, every host in one
 // pair at a time, as in a tournament, so links that several pairs share show, and none is measured twice.
 #include <algorithm>
 #include <cstring>
@@ -52,8 +52,8 @@ double latency_to(Communicator& group, int peer) {
 
 // Bytes per second, in both directions at once. Takes the best of several transfers, because disturbances
 // only make them slower. Buffers grow until they take long enough and larger ones are not faster, as they are
-// on a connection that starts slowly. The slower end's time counts: a rank that comes late finds bytes that
-// have been on the way for a while.
+// on a connection that starts slowly. The slower end's time counts, because a rank that comes late finds
+// bytes that have already arrived.
 double bandwidth_to(Communicator& group, int peer, double latency) {
   std::vector<std::byte> out(most_bytes), in(most_bytes);
   double theirs = 0;

@@ -1,4 +1,4 @@
-// What a rank's calls in a group came to, as plain values.
+// The statistics of a rank's calls in a group, as plain values.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ class Executor {
   explicit Executor(Transport& transport);
 
   void start(const Task& task);
-  // Moves every cursor as far as possible; true if any moved. Throws ContractBroken.
+  // Advances every cursor as far as it can go; true if any moved. Throws ContractBroken.
   bool advance();
   bool done() const { return running_ == 0; }
   // Whether peers may be reading this rank's memory in place.

@@ -18,8 +18,8 @@ void strike(std::vector<std::uint64_t>& mask, int rank) {
   mask[rank / 64] &= ~(std::uint64_t{1} << (rank % 64));
 }
 
-// A step's number begins with the number of ranks struck, which identifies the agreed mask. If a member has
-// had to agree anew, its steps are ahead of ours, and we must agree anew too.
+// A step's number begins with the number of ranks struck, which identifies the agreed mask. If a member had
+// to agree again, its steps are ahead of ours, and we must agree again too.
 std::uint32_t epoch_of(int world, const std::vector<int>& members) {
   return static_cast<std::uint32_t>(world - static_cast<int>(members.size())) * steps_per_epoch;
 }
@@ -131,7 +131,7 @@ void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int
 // A member may overwrite its blob only when all have read it, so blobs alternate with empty acknowledgements.
 // A member that has seen all of these shows it: if another dies after only some have seen its last word, the
 // rest can still finish. Blobs begin with a letter for the call: a rank may die in a collective that ends on
-// some ranks only, and these go on to grow() while the others shrink the group.
+// some ranks only, and these continue with grow() while the others shrink the group.
 std::vector<std::string> Agreement::exchange(const std::vector<int>& members, const std::string& blob) {
   const std::uint32_t step = std::max(own_.step, epoch_of(transport_.world, members)) + 1;
   own_.blob = call_.front() + blob;

@@ -136,7 +136,7 @@ int Diagnosis::rank_that_called_otherwise(std::uint64_t number) const {
   return transport_.rank == 0 ? transport_.world - 1 : 0;  // by now they have continued
 }
 
-// The call with this number in words, by rank; empty if a rank is not known to have come so far.
+// The call with this number in words, by rank; empty if a rank is not known to have reached it.
 std::vector<std::string> Diagnosis::calls_numbered(std::uint64_t number) const {
   std::vector<std::string> calls(static_cast<std::size_t>(transport_.world));
   for (int r = 0; r < transport_.world; ++r) {
@@ -147,7 +147,7 @@ std::vector<std::string> Diagnosis::calls_numbered(std::uint64_t number) const {
   return calls;
 }
 
-// Gives a rank that has not come so far a moment to do so.
+// Gives a rank that has not reached the call a moment to do so.
 std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
   const auto patience = Clock::now() + std::chrono::milliseconds(100);
   std::uint64_t number = latest;

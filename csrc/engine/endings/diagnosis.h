@@ -31,7 +31,7 @@ class Diagnosis {
   std::string latest_call(int late) const;
   // This rank's latest collective: "call #2, barrier()".
   std::string own_call() const;
-  // What a lost rank is known to have called last: ", whose last known call is #3, barrier()". Asks nobody.
+  // A lost rank's last known call: ", whose last known call is #3, barrier()". Sends no question.
   std::string last_words(int rank) const;
 
   // The first call on record that two ranks made differently, if any.

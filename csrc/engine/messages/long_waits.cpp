@@ -1,5 +1,5 @@
-// Checks during long waits: what blocks them, whether the ranks that they wait for have closed, and which
-// messages came instead. Also ends all requests.
+// Checks during long waits: what blocks them, whether the awaited ranks have closed, and which messages
+// arrived instead. Also ends all requests.
 #include <new>
 
 #include "engine/messages/point_to_point.h"

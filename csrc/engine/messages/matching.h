@@ -41,7 +41,7 @@ struct Request {
 };
 using RequestPointer = std::shared_ptr<Request>;
 
-// A message that nobody has asked for yet.
+// A message that no receive has asked for yet.
 struct Aside {
   int source = 0;
   Envelope envelope;

@@ -37,7 +37,7 @@ class PointToPoint {
   void look_around();
   // Whether bodies that no call waits for are arriving here.
   bool fetching() const { return fetching_.load(std::memory_order_relaxed) > 0; }
-  // Lists the messages from a rank (or any_source) that nobody asked for; empty if there are none.
+  // Lists the messages from a rank (or any_source) that no receive asked for; empty if there are none.
   std::string not_asked_for(int source) const;
   // Ends every request with this error.
   void drop(const std::exception_ptr& problem);
@@ -57,7 +57,7 @@ class PointToPoint {
     Requests offered;                // whose bodies it is not ready for
     Requests outgoing;               // whose bodies it is ready for
     Requests incoming;               // receives that are ready for a body, in the order in which they said so
-    std::list<std::uint32_t> ready;  // bodies that we are ready for, but could not say so for lack of space
+    std::list<std::uint32_t> ready;  // bodies that we are ready for, but could not announce for lack of space
     std::uint32_t offers = 0;        // made so far
   };
 

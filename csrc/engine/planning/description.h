@@ -23,7 +23,7 @@ Shape shape_of(const Call& call, int world);
 // Makes the plan's record, and its contract: the part that the ranks must agree on.
 void describe(const Call& call, const Shape& shape, bool reproducible, std::string_view algorithm,
               Plan& plan);
-// What a record's call counts as.
+// The kind that a record's call is counted under.
 struct Kind {
   Collective collective{};
   std::string algorithm;

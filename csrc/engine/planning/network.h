@@ -10,7 +10,7 @@ namespace ringreduce {
 
 // Hosts that are as fast together as their own links allow are at one site, with a switch. A backbone joins
 // the sites. A site's link to it has the best rate that the site's hosts reached together. If the link
-// between two hosts of one site is slow all the same, they get a link of their own.
+// between two hosts of one site is slow nevertheless, they get a separate link.
 //
 // `hosts`: the host of each rank; empty: no two ranks share one. Throws std::invalid_argument if some links
 // are unknown.

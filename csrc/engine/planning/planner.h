@@ -27,7 +27,7 @@ struct Target {
   bool oversubscribed = false;
   int shared_cores = 0;  // as of a Transport
   std::size_t longest_eager = 0;
-  // The name of its own way, if it runs no schedules: a plan then is only a record and a contract.
+  // The name of its own method, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
 
   // Kernels do not care which ranks share a host and how fast links are.
@@ -70,7 +70,7 @@ class Planner {
     int heaviest_round;
     bool in_rank_order;
   };
-  // What was added by this number; null if it is none of these.
+  // The schedule that was added under this number; null if there is none.
   const Custom* custom(int algorithm) const;
 
  private:

@@ -19,9 +19,9 @@ constexpr double far_away = 10e-3;  // seconds: half the round trip between cont
 constexpr double far_rate = 118e6;  // bytes per second, on a wire of which no measurement is trusted
 
 // Lengthens slices so that those in flight keep the wire busy while a message travels. More than a megabyte
-// overflows queues on the way, but the wire to a place far away holds more than that itself. How fast such a
-// wire is shows only after many round trips, so a common rate is assumed: too long a slice costs little,
-// because no round waits for a part of the one before.
+// overflows queues on the path, but a long wire holds more than that itself. How fast such a wire is shows
+// only after many round trips, so a common rate is assumed: too long a slice costs little, because no round
+// waits for a part of the one before.
 std::size_t stretched(const TuningRow& row, double pace, double latency) {
   const auto lanes = static_cast<std::size_t>(row.lanes);
   if (latency >= far_away) {

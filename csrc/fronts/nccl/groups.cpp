@@ -59,7 +59,7 @@ nccl::Result run_one_members(const Kept* begin, const Kept* end) noexcept {
   }
 }
 
-// Threads that begin when all of them are there, or never. The members wait for each other.
+// Threads that begin when all of them have started, or never. The members wait for each other.
 class Together {
  public:
   ~Together() {

@@ -52,8 +52,8 @@ std::string why_nccl(const std::vector<Card>& cards) {
   return "its kernels serve at most " + std::to_string(device::most_ranks) + " ranks";
 }
 
-// What a program's config says of thread blocks, over what a communicator has otherwise. It may be of an
-// older version, which had no such fields.
+// The thread blocks that a program's config asks for, in place of a communicator's usual ones. It may be of
+// an older version, which had no such fields.
 GpuOptions wanted_by(const nccl::Config* config, GpuOptions otherwise) {
   if (!config || config->size < offsetof(nccl::Config, net_name)) return otherwise;
   const auto blocks = [](const char* name, int given) {

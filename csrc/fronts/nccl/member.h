@@ -39,7 +39,7 @@ class Member {
   bool is_real() const { return real_ != nullptr; }
   // NCCL's own handle, or null if this library serves the communicator. Throws Refusal if it was finalized.
   nccl::Comm real() const;
-  // Calls step(communicator), even if another thread ends the communicator meanwhile.
+  // Calls step(communicator), even if another thread ends the communicator during the call.
   template <class Step>
   void use(Step step) {
     const std::shared_lock lock(in_use_);
@@ -47,7 +47,7 @@ class Member {
     step(*own_);
   }
 
-  // What has failed since, which becomes the last error.
+  // The failure since then, which becomes the last error.
   nccl::Result async_error();
   void finalize();
   void destroy();

@@ -1,4 +1,4 @@
-// What calls came to, and what other processes show of theirs, for ringreduce/diagnosis.
+// The statistics of calls, and what other processes publish of theirs, for ringreduce/diagnosis.
 #include <fcntl.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -119,7 +119,7 @@ void bind_account(nb::module_& m) {
       .def_ro("total", &Waits::total)
       .def_ro("longest", &Waits::longest)
       .def_ro("longest_in", &Waits::longest_in);
-  nb::class_<Statistics>(m, "Statistics", "Statistics of a rank's calls in a group.")
+  nb::class_<Statistics>(m, "Statistics", "The statistics of a rank's calls in a group.")
       .def_ro("group", &Statistics::group)
       .def_ro("rank", &Statistics::rank)
       .def_ro("world", &Statistics::world)

@@ -174,7 +174,8 @@ nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   const bool background = flag(async_op, "async_op");
   Held held(background);
   const ArrayView array = view(x, "x", !sends, held);
-  if (array.device == on_host) throw InvalidArgument("tag must be an integer: x is not in GPU memory");
+  if (array.device == on_host)
+    throw InvalidArgument("tag=None needs an array in GPU memory, and x is in CPU memory");
   const Transfer t{.sends = sends,
                    .peer = peer_from(comm, sends, peer),
                    .data = array.data,

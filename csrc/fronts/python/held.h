@@ -1,4 +1,4 @@
-// What owns the arrays of a call, as long as the engine uses them.
+// The owners of a call's arrays, as long as the engine uses them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace ringreduce {
 // The holder has Python's lock.
 class Held {
  public:
-  // `in_background`: the call goes on when its caller has returned, or was interrupted on the way.
+  // `in_background`: the call continues after its caller has returned or was interrupted.
   explicit Held(bool in_background = false) : in_background_(in_background) {}
 
   bool in_background() const { return in_background_; }
@@ -25,7 +25,7 @@ class Held {
   std::vector<nanobind::object> objects_;
 };
 
-// Lets go of what the engine has dropped. The caller has Python's lock.
+// Releases what the engine has dropped. The caller has Python's lock.
 void let_go();
 
 }  // namespace ringreduce

@@ -1,4 +1,5 @@
-// What libraries share that a framework loads into a Python process, and that know Python only at run time.
+// The parts shared by libraries that a framework loads into a Python process, and that find Python only at
+// run time.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ Outcome outcome_of(Cause cause) {
     throw Trouble(Outcome::other, error.culprit, error.what());
   } catch (const std::runtime_error& error) {
     throw Trouble(Outcome::other, -1, error.what());
-  }  // what the front itself has thrown, in its steps or its meeting, passes as it is
+  }  // an exception that the front itself threw, in its steps or its meeting, passes unchanged
 }
 
 template <typename Function>

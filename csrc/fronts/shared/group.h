@@ -95,7 +95,7 @@ class Group {
 
   // The rank that has begun the fewest collectives, if fewer than this rank; else -1.
   int latest() const;
-  // What is known of that rank and this rank's latest collective, in words that end with a zero byte.
+  // That rank and this rank's latest collective in words, which end with a zero byte.
   std::vector<char> latest_call(int late) const;
 
   // Waits for running calls, then leaves.

@@ -1,6 +1,7 @@
-// TensorFlow's operation for calls that ranks negotiate by name (ringreduce/frameworks/horovod). Python runs it: it is
-// given the operation's inputs, asks for memory for the results, and says when they are complete. Until then
-// no thread of TensorFlow waits, so operations whose inputs are ready can be submitted in any order.
+// TensorFlow's operation for calls that ranks negotiate by name (ringreduce/frameworks/horovod). Python runs
+// it: it is given the operation's inputs, asks for memory for the results, and says when they are complete.
+// Until then no thread of TensorFlow waits, so operations whose inputs are ready can be submitted in any
+// order.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,7 +13,7 @@
 namespace ringreduce::tf {
 namespace {
 
-// What Python sees of a tensor.
+// A tensor as Python sees it.
 struct Array {
   void* data;
   const std::int64_t* shape;
@@ -46,7 +47,7 @@ void destroy_negotiated(void* kernel) {
 }
 
 void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  // TensorFlow gives the address of a parameter, which ends with this function. What lies there is a
+  // TensorFlow gives the address of a parameter, which ends with this function. The memory there holds a
   // std::function.
   auto* pending = new Pending{context, *reinterpret_cast<std::function<void()>*>(done), {}, {}, {}};
   try {

@@ -3,8 +3,8 @@
 
 namespace ringreduce::torch_backend {
 
-// From now on torch takes CPU tensors of at least 256 KiB from shared memory, as far as there is any, and
-// smaller ones from the allocator it had. False where that is one that ours cannot stand for.
+// From now on, torch takes CPU tensors of at least 256 KiB from shared memory while there is any, and smaller
+// ones from its former allocator. False if ours cannot take the place of that allocator.
 bool share_tensors();
 
 }  // namespace ringreduce::torch_backend

@@ -1,4 +1,4 @@
-// The torch.distributed backend: what c10d asks of a process group, implemented with a Group.
+// The torch.distributed backend: c10d's interface of a process group, implemented with a Group.
 //
 // Functions that are virtual only in some supported versions of torch are declared without `override`. Types
 // that only some versions have are in versions/.
@@ -122,7 +122,8 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& without, int flags,
                                         const intrusive_ptr<Options>& options);
 
-  // Leaves the group and connects a new one, whose ranks all call this. No other call may run meanwhile.
+  // Leaves the group and connects a new one, whose ranks all call this. No other call may run at the same
+  // time.
   virtual void regroup(const std::string& prefix, int rank, int size, std::optional<Milliseconds> timeout);
 
   // Waits for running operations, then leaves the group.

@@ -50,7 +50,7 @@ class Threads {
   }
 
  private:
-  // If there can be no more threads, what waits is for one that blocks now.
+  // If no more threads can start, waiting callbacks run in a thread that blocks now.
   bool add_thread() {
     try {
       std::thread([this] { serve(); }).detach();

@@ -7,7 +7,7 @@
 
 namespace ringreduce::torch_backend {
 
-// Runs `what` soon, in a thread that does nothing else meanwhile.
+// Runs `what` soon, in a thread that runs nothing else at that time.
 void call_back(std::function<void()> what);
 
 // Waits until everything has run, as Python's end waits for its threads; nothing runs afterwards. Callbacks

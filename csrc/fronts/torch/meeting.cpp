@@ -66,8 +66,8 @@ bool StoreMeeting::arrives_in_time(const std::string& key, int rank, Clock::time
   return arrives(*store_, key, left(deadline));
 }
 
-// The process that holds the store may end when its rank goes on. So nobody goes on before all have read
-// everything, unless a rank is gone, and what the store fails to do then is of no consequence.
+// The process that holds the store may end once its rank continues. No rank therefore continues before all
+// have read everything, unless a rank is gone; errors of the store do not matter then.
 void StoreMeeting::leave(const Group& group) {
   if (world_ == 1) return;
   const auto deadline = Clock::now() + timeout_;

@@ -24,7 +24,8 @@ intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int
                GpuOptions{blocks, blocks, high_priority ? as_torchs_high_priority : 0}});
 }
 
-// The backend's Python class, with what torch.distributed calls on a backend that supports splitting.
+// The backend's Python class, with the methods that torch.distributed calls on a backend that supports
+// splitting.
 void bind_backend(py::module_& m) {
   py::module_::import("torch._C._distributed_c10d");
   py::class_<RingOptions, c10d::Backend::Options, intrusive_ptr<RingOptions>>(m, "Options")

@@ -64,7 +64,7 @@ class TensorCalls : public Steps {
   const Call* single() const { return calls_.size() == 1 && copies_.empty() ? &calls_.front() : nullptr; }
 
  private:
-  // The program may give a tensor other memory meanwhile.
+  // The program may replace a tensor's memory during the call.
   const at::Tensor& keep(at::Tensor tensor) {
     memory_.push_back(tensor.storage());
     return kept_.emplace_back(std::move(tensor));

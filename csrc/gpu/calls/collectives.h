@@ -56,7 +56,7 @@ class GpuCollectives : public DeviceCalls {
  private:
   enum Path { reaching_peers, over_nccl, over_hosts };
 
-  // Keeps what a call uses alive, even if another thread leaves meanwhile.
+  // Keeps the objects of a call alive, even if another thread leaves the group.
   struct Ready {
     std::shared_ptr<Gpu> gpu;
     Runner& runner;
@@ -96,7 +96,7 @@ class GpuCollectives : public DeviceCalls {
   std::unique_ptr<Watch> watch_;
   std::deque<std::pair<std::shared_ptr<GpuWork>, Arrays>> beside_;  // whose arrays are in use
   std::atomic<std::uint64_t> last_launched_{0};                     // the number of that call
-  std::atomic<int> launching_{0};                                   // calls on their way to the GPU
+  std::atomic<int> launching_{0};                                   // calls that are being launched
 };
 
 }  // namespace ringreduce

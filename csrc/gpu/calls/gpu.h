@@ -37,9 +37,9 @@ struct Gpu {
   // Throws InvalidArgument for an array that is on another one.
   void check_is(int device_of_array) const;
   // Replays of the graph that the stream is captured into use the runners' memory even after the group is
-  // closed: they give up, but they begin.
+  // closed: they begin, and then give up.
   void hold_in_graph(void* captured) const;
-  // Destroys what a group has left, or null, and earlier remains, as soon as no graph holds them.
+  // Destroys the remains of a group (may be null) and earlier remains, as soon as no graph holds them.
   static void give_back(std::shared_ptr<Gpu> left);
 
   const int device;

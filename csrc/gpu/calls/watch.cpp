@@ -75,14 +75,14 @@ void Watch::check_closed(const Transfer& message) const {
                     std::to_string(calls_.rank) + " was waiting for it in " + in_words(message, calls_.rank));
 }
 
-// Names whoever called something else, as far as records show it.
+// Names the ranks that made a different call, if the records show them.
 void Watch::disagree() const {
   const auto found = calls_.diagnosis.first_disagreement();
   throw Disagreement{calls_.diagnosis.rank_that_called_otherwise(found.value_or(last_launched_))};
 }
 
-// A rank that closed before a call that this rank has made will never make it. Its last words have arrived by
-// now.
+// A rank that closed before a call that this rank has made will never make it. Its last messages have arrived
+// by now.
 void Watch::check_closed() const {
   for (int peer = 0; peer < calls_.world; ++peer) {
     if (peer == calls_.rank || !calls_.transport->closed(peer)) continue;

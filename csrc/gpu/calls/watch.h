@@ -1,5 +1,5 @@
 // A thread that watches launched work. The GPU waits for other ranks, and the host cannot intervene there.
-// The thread gives up what would wait forever, and ends the group if it finds an error.
+// The thread ends work that would wait forever, and ends the group if it finds an error.
 #pragma once
 
 #include <atomic>

@@ -14,7 +14,7 @@ class GpuWork : public DeviceWork {
       : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
   int device() const override { return device_; }
-  // It stands for the stream's work so far.
+  // It represents the stream's work so far.
   void record(void* stream) {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.record(event_.get(), stream));

@@ -74,9 +74,9 @@ class CudaLibrary {
 // GPU, and makes a context there. Every call that does not concern the current device therefore lies within
 // one of these.
 //
-// Captures of streams are not disturbed by what the thread allocates, queries or waits for meanwhile.
-// Otherwise CUDA would refuse it and spoil the captures: this thread's own and, unless they are thread-local,
-// those of all others.
+// Allocations, queries and waits of the thread inside it do not disturb captures of streams. Otherwise CUDA
+// would refuse it and spoil the captures: this thread's own and, unless they are thread-local, those of all
+// others.
 class OnDevice {
  public:
   OnDevice(const CudaLibrary& cuda, int device);

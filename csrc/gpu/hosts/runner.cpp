@@ -50,7 +50,7 @@ void HostsRunner::launch(const Call& call, const Plan&, const Launch& launch) {
   } catch (const Failure&) {
     throw;
   } catch (const Error& error) {
-    throw Error(error.what());  // also if it is closed, or refuses: what is launched goes on elsewhere
+    throw Error(error.what());  // even if it is closed, or refuses: launched work runs elsewhere
   }
   CudaLibrary::check(cuda_.post(ended_, launched_, launch.stream));
   record_last(event_.get(), launch.stream);

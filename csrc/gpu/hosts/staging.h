@@ -27,7 +27,7 @@ class Staging {
  public:
   // `group`: runs nothing else.
   explicit Staging(std::unique_ptr<Communicator> group);
-  // The stream does nothing more with this memory.
+  // The stream no longer uses this memory.
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -39,7 +39,7 @@ class Staging {
   // Throws what has failed, unless the group that calls still has a while to find it by itself: it knows
   // what was really called.
   void check();
-  // Lets streams go on, now and later, and ends the group. From any thread.
+  // Releases waiting streams, now and later, and ends the group. From any thread.
   void give_up();
   // Leaves the group properly, when everything is over.
   void finish() { group_->close(); }

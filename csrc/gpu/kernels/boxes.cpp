@@ -121,7 +121,7 @@ DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages, const GpuOptions& options
   return gpu;
 }
 
-// What the ranks on a GPU find there: each of them may have so many blocks.
+// The space that ranks find on a GPU: each of them may have so many blocks.
 struct DeviceBoxes::Room {
   int ranks = 0, processes = 0, left = 0, each = 0;
 

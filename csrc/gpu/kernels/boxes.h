@@ -27,8 +27,8 @@ class DeviceBoxes {
  public:
   // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
   // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if streams of ranks that
-  // share a GPU share queues, and NoRoom. `messages`: some blocks,
-  // as far as there are enough, are for messages between two ranks; the same on all ranks.
+  // share a GPU share queues, and NoRoom. `messages`: if there are enough blocks, some are for messages
+  // between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream, bool messages, const GpuOptions& options);
   ~DeviceBoxes();

@@ -58,7 +58,7 @@ Buffers::Buffers(const CudaLibrary& cuda, int device, int rank, int world)
   std::memcpy(book(rank_).proof.data(), proof.data(), proof.size());
 }
 
-// Offers remain: kernels of peers that have not heard of the end may still use them.
+// Offers remain, because kernels of peers that do not know of the end may still use them.
 Buffers::~Buffers() {
   try {
     const OnDevice there(cuda_, device_);
@@ -196,7 +196,7 @@ void Buffers::make_room() {
 
 // --- what others offer -------------------------------------------------------------------------------------
 
-// An offer that changes meanwhile is read again.
+// An offer that changes while it is read is read again.
 void Buffers::map_offers(int peer) {
   const std::uint64_t changes = book(peer).changes.load(std::memory_order_acquire);
   if (changes == changes_seen_[peer]) return;

@@ -1,16 +1,16 @@
 // How kernels of ranks that are separate processes reach each other's arrays, wherever these lie: CUDA's
 // allocations are mapped whole, once each, while calls continue through the arenas.
 //
-// Each rank has a book in host memory, which it writes and all ranks read.
-// 1. A call offers the allocations that contain its array, under a number, unless they are known. CUDA's own
-// number of an allocation distinguishes it from an earlier one at the same address.
-// 2. On each other rank, a thread maps what is offered, and writes down where, or that it cannot. CUDA may
-// make it wait for everything that runs on the GPU. Only captures wait for this thread.
-// 3. Once all have mapped it, the offering rank's calls tell each peer, in its mailbox on the GPU, where the
-// peer reaches the arrays; before that, they say 0. All ranks read what all others say. So either all combine
-// directly, or all use the arenas: no rank decides on what others may not know.
-// 4. An offer is withdrawn when the memory was freed; or to make room, when no call of this rank is running
-// (its kernels end when peers have finished with its arrays) and no graph has it. Peers then unmap it.
+// Each rank has a book in host memory, which it writes and all ranks read. 1. A call offers the allocations
+// that contain its array, under a number, unless they are known. CUDA's own number of an allocation
+// distinguishes it from an earlier one at the same address. 2. On each other rank, a thread maps what is
+// offered, and writes down where, or that it cannot. CUDA may make it wait for everything that runs on the
+// GPU. Only captures wait for this thread. 3. Once all have mapped it, the offering rank's calls tell each
+// peer, in its mailbox on the GPU, where the peer reaches the arrays; before that, they say 0. All ranks read
+// what all others say. Either all combine directly, or all use the arenas: no rank decides from facts that
+// others may not know. 4. An offer is withdrawn when the memory was freed; or to make room, when no call of
+// this rank is running (its kernels end when peers have finished with its arrays) and no graph has it. Peers
+// then unmap it.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class Buffers {
   // because the result stays in the graph. On the current device, with the lock held.
   bool find(const void* memory, std::size_t bytes, bool captured, Places& places);
 
-  // Starts mapping what others offer, and making room. `is_idle`: whether no call is running.
+  // Starts to map the others' offers, and to make room. `is_idle`: whether no call is running.
   void start(std::function<bool()> is_idle);
   // The group is over. From now on nothing is unmapped or withdrawn: this rank's memory may be freed before
   // peers hear of it, and their kernels have yet to end.

@@ -191,7 +191,7 @@ void KernelRunner::admit_peers(const Call& call) const {
   if (call.output != call.input) admit(call.output, bytes_of_output(call, world_, rank_));
 }
 
-// Where all ranks reach the arrays, as far as others read or write them; 0 if some rank does not.
+// Where all ranks reach the arrays that others read or write; 0 if some rank does not.
 void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
   const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
                          Buffers::Places& places) {

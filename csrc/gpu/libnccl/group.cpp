@@ -64,7 +64,7 @@ NcclGroup::NcclGroup(int rank, int world, int min_blocks, int max_blocks, Clock:
   }
 }
 
-// The first exchange reports what fails at once, the second one who has met whom.
+// The first exchange reports immediate failures, and the second which ranks have met.
 void NcclGroup::join(int rank, int world, nccl::Config config, const nccl::UniqueId& id,
                      const Exchange& exchange, const Tick& tick) {
   constexpr const char* what = "joining the ranks";

@@ -39,7 +39,7 @@ class NcclGroup {
   // The same for the last call of a group: returns when all of it is on its stream.
   void complete(nccl::Result result, const char* what, const Tick& tick);
 
-  // What has failed since, in words; empty if nothing. From any thread.
+  // The failures since then, in words; empty if there were none. From any thread.
   std::string failure();
 
   // Registers memory that NCCL may use in place, until it is withdrawn or the group ends.
@@ -67,7 +67,7 @@ class NcclGroup {
   std::map<void*, void*> enrolled_;  // handles, by address
 };
 
-// Calls between its construction and its end go on the stream as one operation.
+// Calls between its construction and its end are launched on the stream as one operation.
 class NcclTogether {
  public:
   explicit NcclTogether(NcclGroup& group);

@@ -5,7 +5,7 @@
 namespace ringreduce {
 namespace {
 
-// Of every call at first, when programs differ, and then of some.
+// Compares every call at first, when programs are likeliest to differ, and then some.
 constexpr std::uint64_t first_calls = 8, calls_apart = 16;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Compares what ranks call over NCCL, whose messages say nothing of it. Some calls carry their contract,
-// which stands for all calls before it as well, in an all-reduce of its own: two words, before the call, on
-// the same stream. The host sees later whether all ranks' were equal.
+// Compares the ranks' calls over NCCL, whose messages do not identify their call. Some calls carry their
+// contract, which stands for all calls before it as well, in an all-reduce of its own: two words, before the
+// call, on the same stream. The host sees later whether all ranks' were equal.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class NcclContract {
 
   // Whether this call, of those that are not in graphs, must carry its contract. The same on all ranks.
   static bool is_due(std::uint64_t call);
-  // Of a call that is launched next, the same on all ranks. With the group's lock held. If very many
-  // comparisons are under way, it waits for one.
+  // Compares a call that is launched next, the same on all ranks. With the group's lock held. If very many
+  // comparisons are in flight, it waits for one.
   void pledge(NcclGroup& group, std::uint64_t contract, void* stream, const NcclGroup::Tick& tick);
   // Whether some rank has called something else.
   bool is_broken();

@@ -8,7 +8,7 @@
 namespace ringreduce {
 namespace {
 
-// Of every message at first, when programs differ, and then of some.
+// Compares every message at first, when programs are likeliest to differ, and then some.
 constexpr std::uint64_t first_messages = 8, messages_apart = 16;
 
 bool has_label(std::uint64_t message) {

@@ -1,6 +1,6 @@
-// Compares the two ends of messages over NCCL, which says nothing of what is sent. Before some messages of a
-// pair, a word that describes the sender's call is sent on the same stream. The receiver's host sees later
-// whether it is what its own call says.
+// Compares the two ends of messages over NCCL, whose messages do not describe themselves. Before some
+// messages of a pair, a word that describes the sender's call is sent on the same stream. The receiver's host
+// sees later whether it is what its own call says.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ class NcclLabels {
   // On the current device.
   NcclLabels(const CudaLibrary& cuda, int rank, int world, int device);
 
-  // Of messages that are launched next, together. With the group's lock held. If very many labels are under
-  // way, it waits for the oldest. Throws InvalidArgument for more messages than there is room for.
+  // Labels messages that are launched next, together. With the group's lock held. If very many labels are in
+  // flight, it waits for the oldest. Throws InvalidArgument for more messages than there is room for.
   void exchange(NcclGroup& group, std::span<const Transfer> transfers, void* stream,
                 const NcclGroup::Tick& tick);
   // Throws Failure if a message did not match its recv.

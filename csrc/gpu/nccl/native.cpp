@@ -96,7 +96,7 @@ class OwnCall {
     }
   }
 
-  // Blocks of different lengths, one after the other, each as if its rank were the root.
+  // Runs blocks of different lengths one after the other, each as if its rank were the root.
   void run_uneven() {
     const Extents& blocks = *call_.input_extents;
     const std::size_t element = size_of(call_.dtype);

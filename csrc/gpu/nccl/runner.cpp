@@ -102,10 +102,12 @@ const Plan& NcclRunner::plan(Planner& planner, const Call& call, const Launch&) 
 void NcclRunner::check_sources(const Call& call) const {
   const bool rounds = size_of(call.dtype) <= 2 && supports(call.dtype, Op::premul_sum);
   if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
-  throw InvalidArgument(std::string("dtype ") + name_of(call.dtype) + " of more than " +
-                        std::to_string(device::most_spans) +
-                        " ranks' arrays in GPU memory is rounded more than once, so it cannot be used on a "
-                        "reproducible communicator");
+  throw InvalidArgument(
+      std::string("dtype ") + name_of(call.dtype) +
+      " cannot be reduced over NCCL on a reproducible communicator of more than " +
+      std::to_string(device::most_spans) +
+      " ranks: a kernel combines so many arrays at once, and the sum of more would be rounded "
+      "more than once");
 }
 
 // --- launching ---------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // Runs collectives over NCCL: NCCL's own, or our schedules with NCCL's messages. If it is prepared for that,
-// messages between two ranks are NCCL's, too: they take part in the order of a rank's calls.
+// messages between two ranks are NCCL's, too, and keep the order of a rank's calls.
 #pragma once
 
 #include <deque>

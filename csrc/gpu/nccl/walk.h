@@ -1,5 +1,5 @@
 // Runs a program over NCCL, round by round: all messages of a round as one grouped operation, then
-// combinations and copies, by our kernels. Everything goes on a stream, and nothing waits for it.
+// combinations and copies, by our kernels. Everything is launched on a stream, and nothing waits for it.
 //
 // A message is sent chunk by chunk, because its two ends agree on chunks, but not on which lie side by side.
 #pragma once

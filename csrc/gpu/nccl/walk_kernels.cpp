@@ -1,4 +1,4 @@
-// What a walk over NCCL computes: by our kernels, on the stream.
+// The computations of a walk over NCCL, by our kernels, on the stream.
 #include <algorithm>
 
 #include "engine/program/narrow.h"

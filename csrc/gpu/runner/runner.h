@@ -34,7 +34,7 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  // What it runs, in words for errors.
+  // Its work, in words for errors.
   virtual const char* what() const = 0;
   virtual std::size_t footprint() const { return 0; }  // bytes of device memory
 
@@ -53,14 +53,14 @@ class Runner {
   // Whether kernels of the last of these combined directly what lies in all ranks' arrays.
   virtual bool was_direct() const { return false; }
   virtual bool is_idle() { return is_last_over() && begun() == ended(); }
-  // What carries messages between two ranks, on streams; null if nothing does.
+  // Carries messages between two ranks, on streams; null if nothing does.
   virtual Messenger* messenger() { return nullptr; }
   // The message that the GPU waits in, if that is no collective.
   virtual std::optional<Transfer> waiting_message() { return std::nullopt; }
   // Throws known failures.
   virtual void check() {}
-  // Whether some rank is known to have called something else. Not if messages show which one: then check()
-  // throws.
+  // Whether some rank is known to have made a different call. If messages show which rank, check() throws
+  // instead.
   virtual bool has_disagreed() { return false; }
   // Ends what waits for other ranks, now and later.
   virtual void give_up() {}

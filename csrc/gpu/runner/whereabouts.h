@@ -1,5 +1,5 @@
-// Which process a rank is in, and which GPU it uses there: what ranks must know of each other to see whose
-// streams get into each other's way.
+// The process of each rank, and the GPU that it uses. From these, ranks see whose streams can block each
+// other.
 #pragma once
 
 #include <array>

@@ -50,7 +50,7 @@ struct Backoff {
   int closed_peer = -1;                            // see found_closed()
   Clock::time_point since;
   Clock::time_point checked;
-  Clock::duration away{};                                         // spent in pauses that gave the core away
+  Clock::duration away{};                                         // spent in pauses that yielded the core
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller looks again
 };
 

@@ -32,10 +32,10 @@ class ControlPlane {
   // closed here, the other ranks are told.) What this rank has lent may change afterwards.
   virtual void abort(const Failure& failure) = 0;
 
-  // What every rank called lately, for error messages; this rank's calls are written here.
+  // The latest calls of every rank, for error messages; this rank's calls are written here.
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) = 0;
-  // The same without asking anybody, which takes time.
+  // The same without a question to other ranks, which would take time.
   virtual std::vector<Record> known_records(int of_rank) { return records(of_rank); }
   // The rank that a rank has lately waited for, or -1 if none in particular; nullopt if it does not wait: it
   // computes, is stopped, or has not come yet.
@@ -45,11 +45,11 @@ class ControlPlane {
   // last; empty if it has shown nothing yet. A reader sees a whole board, as it was at one moment.
   virtual void show(const Board& board) = 0;
   virtual Board board(int of_rank) = 0;
-  // Whether a peer can say nothing more: it is dead, or has closed.
+  // Whether a peer can send nothing more, because it is dead or has closed.
   virtual bool is_gone(int peer) = 0;
   // Whether it is certain that a peer that is gone has ended here. Otherwise it may live on beyond a cut.
   virtual bool has_ended(int peer) { return is_gone(peer); }
-  // How long after that the peer's last control message may still be on its way.
+  // How long after that the peer's last message may still arrive.
   virtual Clock::duration last_message_takes() const { return {}; }
   // Lets a little time pass, in which boards may change, especially that of `waiting_for`.
   virtual void await_boards(int waiting_for) = 0;

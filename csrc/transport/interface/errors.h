@@ -34,7 +34,7 @@ struct Interrupted : std::runtime_error {
 };
 
 // The communicator then refuses work with the same cause, until shrink() makes a new one. `minority`:
-// shrink() makes none, because ranks that cannot be reached may go on instead.
+// shrink() makes no group, because ranks that cannot be reached may continue instead.
 enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged, minority };
 // A cause as a peer reported it; an unknown number counts as the loss of a rank.
 constexpr Cause cause_numbered(unsigned long number) {

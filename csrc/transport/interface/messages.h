@@ -72,7 +72,7 @@ class MessagePlane {
     return first;
   }
 
-  // A collective call begins to send on a lane. Whatever else is on its way there belongs to calls in which
+  // A collective call begins to send on a lane. Everything else in flight there belongs to calls in which
   // this rank has done its part, so it will be read.
   virtual void begin_call(int) {}
 

@@ -58,7 +58,7 @@ class Transport : public MessagePlane, public MemoryPlane, public ControlPlane {
   // Ends the sleeps of this rank's other threads in pause(), because one of them may have got what it waits
   // for.
   virtual void wake() = 0;
-  // Whether a peer seems to share this rank's core, so that it runs only when this rank gives the core away.
+  // Whether a peer seems to share this rank's core, so that it runs only when this rank yields the core.
   virtual bool shares_core(int) const { return false; }
 
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.

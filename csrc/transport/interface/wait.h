@@ -32,13 +32,13 @@ struct Cores {
   std::uint64_t allowed[words] = {};  // a bit per core
   int quota = 0;                      // the container's limit in cores; 0: none
   int count() const;
-  // Joins those of two processes: launchers often bind each rank to a core of its own.
+  // Joins the cores of two processes: launchers often bind each rank to its own core.
   void add(const Cores& other);
 };
 Cores usable_cores();
 
-// Whether any ranks share cores. Uses `host.machine` and `cores` of what they tell each other: ranks of one
-// machine share its cores, whichever of its networks they are in.
+// Whether any ranks share cores. Uses the `host.machine` and `cores` that ranks exchange: ranks of one
+// machine share its cores, even if they are in different network namespaces.
 template <typename Ranks>
 bool some_host_is_crowded(const Ranks& all) {
   std::map<std::uint64_t, std::pair<int, Cores>> hosts;

@@ -27,7 +27,7 @@
 namespace ringreduce {
 
 inline constexpr std::size_t cache_line = 64;
-inline constexpr std::uint32_t channel_depth = 16;  // the most messages on their way to one peer on a lane
+inline constexpr std::uint32_t channel_depth = 16;  // the most messages in flight to one peer on a lane
 inline constexpr std::size_t inline_bytes = Transport::broadcast_slot_bytes;
 inline constexpr int record_depth = 16;
 inline constexpr int cores_told = 64;        // cores whose numbers are equal modulo this share a Busy

@@ -20,8 +20,8 @@ class LocalTransport : public MappedTransport {
   std::optional<Location> locate(const void* data, std::size_t bytes) override;
   std::byte* resolve(int peer, Location place) override;
   bool alive(int) override { return true; }
-  // A thread always ends it. What has been freed may no longer be mapped, unlike the memory of a process that
-  // this one has opened.
+  // A thread always ends it. Freed memory may no longer be mapped, unlike memory of another process that this
+  // one has opened.
   Clock::duration longest_access() const override { return Clock::duration::max(); }
 
  private:

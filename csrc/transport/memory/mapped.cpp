@@ -327,9 +327,9 @@ int MappedTransport::read_broadcast_slots(Peers peers, int first, std::size_t by
   return k;
 }
 
-// The waker looks at `sleepers` without a fence after its store. If the store is still on its way when the
-// sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes up for it. A
-// fence would cost every message what almost none needs.
+// The waker looks at `sleepers` without a fence after its store. If the store is still in flight when the
+// sleeper looks for the last time, the wake-up is missed, and the short limit of the sleep compensates for
+// it. A fence would cost every message what almost none needs.
 void MappedTransport::ring(int peer) {
   Doorbell& bell = doorbell(peer);
   if (bell.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {

@@ -249,7 +249,7 @@ void MappedTransport::check_agreement() {
     const std::uint64_t here = own.histories[place].load(std::memory_order_relaxed);
     const std::uint64_t there = other.histories[place].load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
-    // A later call may have overwritten either meanwhile.
+    // A later call may have overwritten either by now.
     const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
                                           other.record_next.load(std::memory_order_relaxed));
     if (here != there && latest - common < record_depth - 1) throw Disagreement{name_of(peer)};

@@ -43,7 +43,7 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  // Fills it with huge pages now, as far as the system permits.
+  // Fills it with huge pages now, if the system permits.
   void collapse();
 
   Descriptor fd;  // none for a peer's memory

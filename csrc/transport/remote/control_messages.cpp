@@ -73,7 +73,7 @@ void ControlMessages::hear_status(int from, std::string_view text) {
   peer.answered = Clock::now();
 }
 
-// A rank that does not wait answers no questions: neither the last one that went to all nor one of its own.
+// A rank that does not wait answers no questions, neither the last one to all ranks nor one to itself.
 std::optional<int> ControlMessages::waits_for(int of_rank, Clock::duration lately) const {
   const Peer& peer = peers_[of_rank];
   const bool is_fresh = peer.answered >= asked_ || Clock::now() - peer.answered <= lately;
@@ -111,7 +111,7 @@ bool ControlMessages::answers_are_due() const {
   return false;
 }
 
-// What a rank has told, and what its messages show. They carry a word for a call and all before it; if it
+// What a rank has reported, and what its messages show. They carry a word for a call and all before it; if it
 // equals this rank's, that rank has made the same calls.
 std::vector<Record> ControlMessages::records(int of_rank) const {
   if (of_rank == rank_) return own_records_;

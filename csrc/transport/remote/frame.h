@@ -9,7 +9,7 @@
 
 namespace ringreduce {
 
-// Increase it with every change of what ranks tell each other: hellos, frames, records.
+// Increase it with every change of what ranks send each other: hellos, frames, records.
 constexpr int protocol = 3;
 
 enum class FrameKind : std::uint8_t {
@@ -36,7 +36,7 @@ struct FrameHeader {
 };
 static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 32);
 
-// A frame on its way to a peer.
+// A frame in flight to a peer.
 struct Outgoing {
   FrameHeader header;
   const std::byte* data = nullptr;  // header.bytes of them

@@ -147,7 +147,7 @@ Landing Messages::landing_for(In& in, const FrameHeader& header, Buffer* here) {
   return wanted ? Landing{in.place.where, nullptr} : outbox_.pool.room(header.whole, here);
 }
 
-// Each piece on its way uses the buffer.
+// Each piece in flight uses the buffer.
 Landing Messages::land_piece(In& in, const FrameHeader& header) {
   Arrival& arrival = in.arrivals[(header.number - 1) % window];
   if (!arrival.landing.at) {

@@ -1,6 +1,6 @@
 // The flow of messages between ranks that share no memory.
 //
-// Each lane to each peer has a window, which limits the messages and bytes on their way that the peer has not
+// Each lane to each peer has a window, which limits the messages and bytes in flight that the peer has not
 // released yet. The receiver takes everything off the wire as it comes, so a lane without a reader does not
 // block another one, and the memory that this needs is bounded.
 #pragma once
@@ -27,7 +27,7 @@ class Messages {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes);
   void post(int lane, Peers peers, std::size_t bytes, std::uint64_t contract);
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract);
-  // Whether this many more bytes may be on their way to these peers.
+  // Whether this many more bytes may be in flight to these peers.
   bool has_room(int lane, Peers peers, std::size_t bytes);
   int in_the_way(int lane, Peers peers);
   std::uint32_t sent(int lane, int peer) const;
@@ -53,7 +53,8 @@ class Messages {
 
   // All messages that a peer has been or will be sent.
   Counts sent_to(int peer) const;
-  // Whether at least so many messages have come. A rank that closes amid a call may send more than it says.
+  // Whether at least so many messages have come. A rank that closes in the middle of a call may send more
+  // than it announces.
   bool have_come(int peer, const Counts& sent) const;
   // The contract of the latest message of a collective from a peer.
   std::uint64_t contract(int peer) const { return peers_[peer].contract; }

@@ -1,4 +1,4 @@
-// Memory for messages on their way, which is reused.
+// Reused memory for messages in flight.
 #pragma once
 
 #include <cstddef>

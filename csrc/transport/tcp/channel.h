@@ -18,7 +18,7 @@ class Channel {
   static constexpr int unusable = EPROTO;       // after such a failure, or for another reason
 
   virtual ~Channel() = default;
-  // Moves on what must come before anything else: 1 when done, otherwise -1 and errno.
+  // Advances the handshake that must come first: 1 when done, otherwise -1 and errno.
   virtual int open() { return 1; }
   // Like sendmsg() and readv(): bytes, or -1 and errno.
   virtual ssize_t write(const iovec* pieces, std::size_t count) = 0;

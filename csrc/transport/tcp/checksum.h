@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), which shows whether bytes have changed on the way.
+// CRC-32C (Castagnoli), which shows whether bytes have changed in transit.
 #pragma once
 
 #include <cstddef>

@@ -130,7 +130,7 @@ void TcpTransport::connected(Stream& stream) {
     other->shake_hands();
     streams_.erase(other->id);
   }
-  // What has not arrived by now was lost on the way.
+  // Packets that have not arrived by now are lost.
   const auto& frames = dial_of(peer, Purpose::frames).attempts;
   const bool late = !frames.empty() && frames[0]->state() == Stream::State::connecting;
   if (stream.purpose() == Purpose::pulse && late) attempt(peer, Purpose::frames);

@@ -31,7 +31,7 @@ Build this_build();
 // Describes the mismatch with another build, whose name may be arbitrary bytes.
 std::string mismatch(const Build& theirs);
 
-// How frames are protected on the way.
+// How frames are protected in transit.
 enum class Guard : std::uint32_t {
   nothing,
   checksums,  // detect bytes that change by chance
@@ -90,7 +90,7 @@ class Stream {
   void retire() { retired_ = true; }
   bool retired() const { return retired_; }
 
-  // Moves the proofs on as far as possible; false if nothing moved.
+  // Advances the proofs; false if nothing moved.
   bool shake_hands();
   // Reads at most about this many bytes. True if anything arrived.
   bool read(std::size_t most);

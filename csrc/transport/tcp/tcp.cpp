@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t read_at_once = 256 << 10;  // bytes, before it is others' and the reader's turn
 constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
-constexpr double bytes_per_stream = 384 << 10;  // of what is on the way at any moment
+constexpr double bytes_per_stream = 384 << 10;  // of the bytes in flight
 constexpr int most_streams = 8;
 constexpr std::uint32_t far_us = 20'000;  // the round trip to a peer that is far away
 // A peer that was answered after a longer absence of the rank may no longer wait for its proof.
@@ -35,7 +35,7 @@ tcp_info info_of(const Stream& stream) {
   return info;
 }
 
-// Bytes that are on the way at any moment: bandwidth times delay.
+// The bytes in flight: bandwidth times delay.
 double under_way(const tcp_info& info) {
   return static_cast<double>(info.tcpi_delivery_rate) * info.tcpi_min_rtt * 1e-6;
 }
@@ -96,9 +96,9 @@ void TcpTransport::share_among_streams(Stream& stream) {
   if (info_of(stream).tcpi_rtt >= far_us) stream.hold_little();
 }
 
-// As many as the bytes on the way at any moment need. After a pause, or a loss, each stream starts slowly,
-// but regains its share sooner than one stream would regain the whole. Where packets are lost far from here,
-// the rate of a stream says nothing about the wire, so every loss calls for one more.
+// As many streams as the bytes in flight need. After a pause, or a loss, each stream starts slowly, but
+// regains its share sooner than one stream would regain the whole. Where packets are lost far from here, the
+// rate of a stream says nothing about the wire, so every loss calls for one more.
 int TcpTransport::streams_wanted(Link& link) {
   if (link.ready.empty()) return 1;
   if (settings_.streams > 0) return settings_.streams;
@@ -200,8 +200,8 @@ void TcpTransport::report_damage(const Stream& stream) {
           "link between their hosts, or for someone who tampers with the traffic"));
 }
 
-// Survivors talk over new connections: the other end trusts nothing more from a damaged one, and does not say
-// which that is.
+// Survivors use new connections, because the other end no longer trusts a damaged one, and does not say which
+// one that is.
 void TcpTransport::begin_anew() {
   began_anew_ = true;
   if (fate().failure()->cause != Cause::damaged) return;
@@ -242,7 +242,7 @@ void TcpTransport::answer_latecomers() {
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// Bytes that are still here or on the way, to peers that can be reached.
+// Bytes that are still here or in flight, to peers that can be reached.
 std::size_t TcpTransport::not_there_yet() const {
   std::size_t bytes = 0;
   for (const auto& [id, stream] : streams_) {
@@ -255,8 +255,8 @@ std::size_t TcpTransport::not_there_yet() const {
 }
 
 // Closing a socket that holds unread bytes resets it, which may lose what we sent last. All bytes must
-// therefore arrive first, however slow the way is, as long as they move. What is unread here has no use by
-// now: a successful call leaves nothing behind.
+// therefore arrive first, however slow the way is, as long as they move. Unread data is useless by now: a
+// successful call leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
   constexpr milliseconds at_rest{1500};
   control_.say_bye();

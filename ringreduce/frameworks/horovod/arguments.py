@@ -17,7 +17,7 @@ Tensors = Sequence[Any]
 
 
 def chosen_op(op: Any, average: bool | None, process_set: ProcessSet) -> Op:
-    """Returns the op that a call asks for. Raises ValueError if that cannot be done."""
+    """Returns the op that a call asks for. Raises ValueError if the ranks cannot run it."""
     if average is not None:
         if op is not None:
             raise ValueError("give op or average, not both")

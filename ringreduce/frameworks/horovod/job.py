@@ -234,8 +234,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Tells that this rank has no more data, and waits until all ranks have called it.
 
-    Until then, this rank takes part in the others' all-reduces with zeros. Other operations raise
-    HorovodInternalError on the ranks that submit them.
+    Until then, this rank contributes zeros to the others' all-reduces. Other operations raise HorovodInternalError on
+    the ranks that submit them.
 
     Args:
         device: ignored; zeros are in CPU memory.

@@ -6,8 +6,8 @@ else was submitted is one all-reduce of a few bytes: the bitwise AND of the rank
 announced in full. This is the response cache of Horovod (Sergeev and Del Balso, arXiv 1802.05799, and
 https://horovod.readthedocs.io), without its coordinator: every rank draws the same conclusions from the same messages.
 
-A rank takes part in cycles as long as it has submitted something that is not complete. No operation can complete
-without it, so the other ranks lose nothing if they wait for it within a cycle.
+A rank joins cycles as long as it has submitted something that is not complete. No operation can complete without it, so
+the other ranks lose nothing if they wait for it within a cycle.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def register(timeout: float = DEFAULT_TIMEOUT) -> None:
 
 
 class RingreduceGroup(BaseGroup):  # type: ignore[misc]
-    """What Ray makes of ``init_collective_group(..., backend="ringreduce")``. ``comm`` is its communicator.
+    """The group that Ray creates for ``init_collective_group(..., backend="ringreduce")``. ``comm`` is its
+    communicator.
 
     The methods are those that the functions of ``ray.util.collective`` call. Tensors are NumPy arrays or torch tensors
     in CPU memory, of the dtypes that :class:`ringreduce.Communicator` lists. Inputs are not changed, except those that

@@ -17,7 +17,7 @@ __all__ = ["ProcessGroupRingreduce"]
 class ProcessGroupRingreduce(ProcessGroupWrapper):  # type: ignore[misc]
     """Takes the place of torchft's ``ProcessGroupGloo``, with the same arguments. For tensors in CPU memory.
 
-    The manager configures it anew for each quorum. Unlike Gloo's, it has ``reduce_scatter``, too. If a replica dies,
+    The manager reconfigures it for each quorum. Unlike Gloo's, it has ``reduce_scatter``, too. If a replica dies,
     operations of the others raise within a second, and the manager leaves out that step.
 
     Args:

@@ -1,1 +1,1 @@
-"""Groups that let newcomers in."""
+"""Groups that admit newcomers."""

@@ -215,7 +215,7 @@ class Door:
         return None
 
     def _hear(self, newcomer: Newcomer) -> None:
-        """One that waits says nothing, except what it had to say in an attempt that has failed."""
+        """Reads from a newcomer that waits. It sends nothing except late answers to an attempt that has failed."""
         with self._lock:
             if newcomer not in self._waiting:
                 return

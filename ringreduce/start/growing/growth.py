@@ -1,6 +1,6 @@
-"""How a group grows: what its members do to let newcomers in.
+"""How the members of a group admit newcomers.
 
-A group that grows starts a new engine, as init() does. The members exchange blobs over the old group, and the member at
+To grow, a group starts a new engine, as init() does. The members exchange blobs over the old group, and the member at
 the door passes on those of the newcomers. All then say whether they are connected, and the members vote over the old
 group, so that each of them has the same result even if one dies meanwhile.
 """
@@ -37,7 +37,7 @@ class NoDoor(Error):
 
 
 class _Outcome(NamedTuple):
-    """Of an exchange: the blobs of all ranks, or why there is none, and the newcomers at fault by their places.
+    """The result of an exchange: the blobs of all ranks, or why it failed, and the newcomers at fault by their places.
 
     ``suspects``: others are suspected, and have another chance.
     """
@@ -65,7 +65,7 @@ class _Lost(Exception):
 
 
 def _told_by_all(comm: Communicator, own: Callable[[], T], timeout: float) -> list[T]:
-    """Returns what own() returns on all ranks, or raises on all ranks what it raises on one."""
+    """Calls own() on every rank and returns its results. If it raises on one rank, all ranks raise that error."""
     problem, found = None, None
     try:
         found = own()

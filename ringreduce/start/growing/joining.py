@@ -43,7 +43,7 @@ class _Met(Exception):
 
 
 class Newcomer:
-    """A process that asks a group in."""
+    """A process that asks to join a group."""
 
     def __init__(self, origin: Origin, fingerprint: str, timeout: float) -> None:
         self._origin, self._timeout = origin, timeout

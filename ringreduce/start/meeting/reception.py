@@ -75,7 +75,7 @@ class Guest(NamedTuple):
 class Reception:
     """The greeting of those who connect to a listener.
 
-    The listener, the strangers and the guests are in the selector. What is no stranger is the caller's to serve.
+    The listener, the strangers and the guests are in the selector. The caller serves everyone else in it.
     """
 
     def __init__(

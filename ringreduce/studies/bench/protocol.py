@@ -200,7 +200,7 @@ class Case:
         return self.library.maximum(stop - start) / batch
 
     def averages(self, batch: int, samples: Array) -> Array:
-        """Returns the seconds of a call, averaged over the samples, for every rank that takes part."""
+        """Returns the seconds of a call, averaged over the samples, for every rank of the call."""
         library, slots = self.library, np.full(self.library.ranks, -1.0)
         idle = self.problem.collective in MESSAGES
         if not idle or partner(self.problem.collective, library.rank, library.ranks) is not None:

@@ -25,14 +25,14 @@ OURS = "ringreduce"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, on new ranks or on those of a launcher.
+    """A job to run on new ranks or on those of a launcher.
 
     Attributes:
         task: What the ranks measure.
         ranks: The number of ranks.
         peers: Names ("gloo", "openmpi", "mpich", "impi"), or ("auto",) for all that are installed.
         launches: How often ringreduce and the peers are started, in rotated order. Budgets are divided by it. None
-            means 2 if MPIs take part, otherwise 1.
+            means 2 if MPIs are compared, otherwise 1.
     """
 
     task: Task

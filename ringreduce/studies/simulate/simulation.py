@@ -146,7 +146,7 @@ def simulate(
         prove: Whether to prove an algorithm written in Python before it is simulated, in worlds of up to 64 ranks.
 
     Returns:
-        The time, what it is made of, and what limits it.
+        The time, its causes, and what limits it.
 
     Raises:
         ValueError: There is no such algorithm, or an argument is out of range.

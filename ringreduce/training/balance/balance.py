@@ -163,7 +163,7 @@ class Balance:
         """Continues with the ranks of another group. Every rank of it must call it.
 
         Ranks that were there keep their estimates, and others count as the mean of these. The shares change at once.
-        :mod:`ringreduce.elastic` calls it when ranks are lost or come.
+        :mod:`ringreduce.elastic` calls it when ranks are lost or join.
 
         Raises:
             ValueError: a rank would get less than the smallest share.

@@ -218,9 +218,9 @@ class DataParallel(torch.nn.Module):
     def join(self, divide_by_initial_world_size: bool = True) -> Iterator[None]:
         """Returns a context for the training loop, in which ranks may have different numbers of batches.
 
-        A rank that has no data left takes part in the others' steps with zeros, until no rank has data. Then all ranks
-        get the model of one of the last ranks, but not the state of its optimizer. Every rank must enter the context.
-        In it, a backward pass must follow each synchronised forward pass with gradients enabled.
+        A rank that has no data left contributes zeros to the others' steps, until no rank has data. Then all ranks get
+        the model of one of the last ranks, but not the state of its optimizer. Every rank must enter the context. In
+        it, a backward pass must follow each synchronised forward pass with gradients enabled.
 
         Args:
             divide_by_initial_world_size: divides the sum of the gradients by the number of all ranks. If False, it is

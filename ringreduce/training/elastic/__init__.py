@@ -1,4 +1,4 @@
-"""Training on ranks that may be lost and may come, without restarts: docs/elastic.md.
+"""Training that continues when ranks are lost or join, without restarts: docs/elastic.md.
 
 Needs torch.
 """

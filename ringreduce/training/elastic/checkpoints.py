@@ -33,7 +33,7 @@ class Checkpoints:
     """A folder of checkpoints, which all ranks see.
 
     A checkpoint is a folder with a file of each rank. A rank copies its share of the state, which takes as long as a
-    copy of 1/size of it, and writes the copy while training goes on. Ranks do not wait for each other. A file exists
+    copy of 1/size of it, and writes the copy while training continues. Ranks do not wait for each other. A file exists
     completely or not at all, and has a checksum. A checkpoint without all of its files is not used.
 
     Each start of a training, and each change of its ranks, begins a run, whose name the ranks agree on. A checkpoint
@@ -44,8 +44,8 @@ class Checkpoints:
         folder: the folder, the same on all ranks.
         every: the number of steps between two checkpoints. The last step writes one, too.
         keep: the number of checkpoints to keep, also of those of earlier runs.
-        resume: whether training begins with the newest whole checkpoint, if there is any. False: training begins anew
-            and never goes back to the checkpoints that were there. They stay until ``keep`` newer ones are whole.
+        resume: whether training begins with the newest whole checkpoint, if there is any. False: training starts afresh
+            and never returns to older checkpoints, which stay until ``keep`` newer ones are whole.
 
     Raises:
         ValueError: every or keep is not positive.
@@ -184,7 +184,7 @@ def _part_name(rank: int, size: int) -> str:
 
 
 def _place_in(path: Path) -> str:
-    """Returns what a file says of its own place: run, step, rank and number of ranks."""
+    """Returns the place that a file names as its own: run, step, rank and number of ranks."""
     return f"{path.parent.name}/{path.name}"
 
 
@@ -192,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
     part: dict[str, Any] = read_sealed(path)
     written = part.get("place") if isinstance(part, dict) else None
     if written != _place_in(path):
-        where = f"was written as {written}" if written else "is no part of a checkpoint"
+        where = f"was written as {written}" if written else "is not part of a checkpoint"
         raise CheckpointError(
             f"{path} {where}. All files of a checkpoint must be where the ranks of one run wrote them"
         )

@@ -1,4 +1,4 @@
-"""What a State holds: one class for each kind of object."""
+"""The objects of a State: one class for each kind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ModuleEntry(Entry):
 
 
 class DistributedEntry(ModuleEntry):
-    """torch's DistributedDataParallel, whose process group is made anew."""
+    """torch's DistributedDataParallel, whose process group is recreated."""
 
     def prepare(self, now: Membership) -> Callable[[], None] | None:
         init_process_group(now.comm)
@@ -190,11 +190,11 @@ class ObjectEntry(Entry):
 
 
 class OuterEntry(ObjectEntry):
-    """A method of ringreduce.low_communication. Going back to its last synchronisation puts the parameters back."""
+    """A method of ringreduce.low_communication. Undoing a step restores the parameters of its last synchronisation."""
 
     def __init__(self, name: str, value: Any) -> None:
         super().__init__(name, value)
-        value.regroup(value.comm)  # from now on it keeps what it can go back to
+        value.regroup(value.comm)  # from now on it keeps what it needs to return
 
     def description(self) -> list[str]:
         return [*super().description(), *(f"{self.name}: {line}" for line in self.value.described())]

@@ -1,4 +1,4 @@
-"""What an object of a State can do, and what it is told when the ranks change."""
+"""The interface of a State's objects, also for when the ranks change."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Entry(ABC):
         self.load(tree)
 
     def restored(self) -> None:
-        """Goes on from a checkpoint that every rank has loaded as a whole. All ranks call it."""
+        """Continues from a checkpoint that every rank has loaded as a whole. All ranks call it."""
 
     def mend(self, now: Membership) -> None:
         """Makes parameters whole that a lost rank left half updated. All ranks call it."""
@@ -80,6 +80,6 @@ class Entry(ABC):
     def prepare(self, now: Membership) -> Callable[[], None] | None:
         """Divides the state among other ranks. All ranks call it.
 
-        Until the function that it returns is called, the state is as before, so that a loss meanwhile can be survived.
+        The state changes only when the returned function is called, so that a loss before then can be survived.
         """
         return None

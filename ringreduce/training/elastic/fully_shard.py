@@ -1,4 +1,4 @@
-"""FSDP2 models, which are made anew for other ranks, and whose shards have copies on other ranks."""
+"""FSDP2 models, which are recreated when the ranks change, and whose shards have copies on other ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["FullyShard"]
 class FullyShard:
     """A model that torch's ``fully_shard`` has divided among the ranks, and its optimizer.
 
-    FSDP2 cannot change the ranks of a model. Whenever ranks are lost or come, the model and the optimizer are therefore
-    made anew, and each rank gets its shards of the parameters and of the optimizer's state from the ranks that have
+    FSDP2 cannot change the ranks of a model. When ranks are lost or join, the model and the optimizer are therefore
+    recreated, and each rank gets its shards of the parameters and of the optimizer's state from the ranks that have
     them. Use :attr:`model` and :attr:`optimizer`, which change then. Every shard has copies on other ranks: these get
     its gradients before each step, and make the same update.
 

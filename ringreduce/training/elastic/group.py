@@ -1,4 +1,4 @@
-"""The group of an elastic training: agrees on what is done, replaces lost ranks, and gives newcomers the state."""
+"""The group of an elastic training: agrees on each step, replaces lost ranks, and gives newcomers the state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Group(Settling):
     """A communicator whose ranks change.
 
     Args:
-        settings: what else must be the same on all ranks, by name.
+        settings: other values that must be the same on all ranks, by name.
         joins: makes the communicator of a newcomer, or None.
 
     Attributes:
@@ -69,7 +69,7 @@ class Group(Settling):
     # --- a step ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begins a step: lets newcomers in, if there are any."""
+        """Begins a step, and admits newcomers if there are any."""
         self.settle()
         self._admit()
         self.phase = Phase.OPEN
@@ -77,7 +77,7 @@ class Group(Settling):
     def commit(self, steps: int = 1) -> None:
         """Agrees that all ranks can apply the step. Does nothing if they have agreed already.
 
-        If a rank is lost meanwhile, either all survivors return, or all raise.
+        If a rank is lost during the call, either all survivors return, or all raise.
 
         Args:
             steps: the number of steps that are done then.
@@ -110,7 +110,8 @@ class Group(Settling):
     def finish(self, gather: Callable[[], None]) -> None:
         """Calls the last exchange of a step that is applied.
 
-        If a rank is lost before or meanwhile, the survivors divide the state anew instead, which does the same.
+        If a rank is lost before or during the call, the survivors divide the state again instead, which has the same
+        effect.
         """
         if self._is_settled:
             try:
@@ -127,10 +128,11 @@ class Group(Settling):
     # --- after a loss ------------------------------------------------------------------------------------------
 
     def recover(self, error: BaseException) -> None:
-        """Goes on with the survivors, and agrees with them on whether the current step is applied.
+        """Continues with the survivors, and agrees with them on whether the current step is applied.
 
         Raises:
-            CannotGoOn: a rank is alive, but does not come; or the group fails again and again with all ranks there.
+            CannotGoOn: a rank is alive but does not respond; or the group fails repeatedly although all ranks are
+                alive.
         """
         while True:
             size = self.comm.size
@@ -147,7 +149,9 @@ class Group(Settling):
             else:
                 self._fruitless += 1
                 if self._fruitless > FRUITLESS:
-                    raise CannotGoOn(f"the group fails again and again: {error}") from error
+                    raise CannotGoOn(
+                        f"the group keeps failing, although all of its ranks are alive: {error}"
+                    ) from error
             try:
                 self._decide()
                 return
@@ -185,7 +189,7 @@ class Group(Settling):
                 self.recover(error)
 
     def _admit(self) -> None:
-        """Lets newcomers in. Waits for them while there are too few ranks."""
+        """Admits newcomers, and waits for them while there are too few ranks."""
         began = time.monotonic()
         while self._look or self.comm.size < self.minimum:
             self._look, self._looked = False, time.monotonic()
@@ -214,7 +218,7 @@ class Group(Settling):
         over = np.array([time.monotonic() - began > self.timeout])
         if self.comm.all_reduce(over, "max")[0]:
             raise CannotGoOn(
-                f"{self.comm.size} ranks are left, of at least {self.minimum} (minimum), and no more came within "
+                f"only {self.comm.size} ranks are left, minimum is {self.minimum}, and no more joined within "
                 f"{self.timeout:g} s"
             )
         time.sleep(0.01)

@@ -21,7 +21,7 @@ def steps(
     state: State, count: int, *, minimum: int = 1, timeout: float = 60.0, checkpoints: Checkpoints | None = None,
     settings: object = None,
 ) -> Iterator[Step]:  # fmt: skip
-    """Yields steps until ``count`` are done, on ranks that may be lost and may come.
+    """Yields steps until ``count`` are done, while ranks may be lost and may join.
 
     The body of a step is a ``with`` block. It computes gradients and calls ``optimizer.step()``::
 
@@ -38,8 +38,8 @@ def steps(
     block that calls no ``optimizer.step()`` is agreed on at its end, or where it calls :meth:`Step.agree`. Other
     exceptions leave the block as always.
 
-    What follows the agreement in the block may change the state, and may communicate after it has. A loss then, or in
-    the agreement, ends the block where it communicates, but not the step. Newcomers are let in between two steps.
+    Code after the agreement in the block may change the state, and may then communicate. A loss there, or in the
+    agreement, ends the block where it communicates, but not the step. Newcomers join between two steps.
 
     Args:
         state: the state. All of its optimizers make their steps after the last gradients were exchanged.
@@ -47,8 +47,8 @@ def steps(
         minimum: waits for newcomers while there are fewer ranks.
         timeout: the seconds for which it waits.
         checkpoints: where to begin from, and what to write. If a part of the state is lost with all of its copies, all
-            ranks go back to the newest checkpoint.
-        settings: whatever else must be the same on all ranks; its text is compared.
+            ranks return to the newest checkpoint.
+        settings: any other value that must be the same on all ranks; its text is compared.
 
     Raises:
         TimeoutError: fewer ranks than the minimum were left, and no others came in time.
@@ -144,7 +144,7 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """Whether the step was applied. After the block, False means that it is made again."""
+        """Whether the step was applied. After the block, False means that the step is repeated."""
         return self._group.state.step > self.number
 
     def agree(self, steps: int = 1) -> None:

@@ -8,15 +8,15 @@ __all__ = ["CannotGoOn", "StateMismatch", "is_loss"]
 
 
 class StateMismatch(errors.Error):
-    """A rank's state is not like that of the others, so it cannot take part."""
+    """A rank's state is not like that of the others, so it cannot join."""
 
 
 class CannotGoOn(errors.TimeoutError):
-    """The ranks that are left cannot go on: they are too few, or do not all come together."""
+    """The remaining ranks cannot continue: they are too few, or some do not respond."""
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Returns whether an exception may mean that a rank was lost, so that the others can go on."""
+    """Returns whether an exception may mean that a rank was lost, so that the others can continue."""
     import torch.distributed as dist
 
     if isinstance(error, CannotGoOn | errors.MinorityError):

@@ -21,8 +21,8 @@ _made_for: Any = None  # a weak reference to the communicator whose ranks the de
 def init_process_group(comm: Communicator, backend: str = "ringreduce", **arguments: Any) -> None:
     """Makes torch's default process group of the ranks of a communicator. Every rank must call it.
 
-    It takes the place of torch.distributed.init_process_group, and destroys a default group that there is already.
-    :func:`ringreduce.elastic.steps` calls it when ranks are lost or come, if the state holds a module that needs it.
+    It takes the place of torch.distributed.init_process_group, and destroys an existing default group.
+    :func:`ringreduce.elastic.steps` calls it when ranks are lost or join, if the state holds a module that needs it.
 
     Args:
         comm: from :func:`ringreduce.elastic.start`.

@@ -14,7 +14,7 @@ NAME = re.compile(r"step-(\d{8,})(?:-run-(\d{5,})-([0-9a-f]{8}))?")  # older ver
 
 
 class Run(NamedTuple):
-    """A start of a training, or a change of its ranks. What is written until the next one carries its name.
+    """A start of a training, or a change of its ranks. Checkpoints carry its name until the next run begins.
 
     Attributes:
         number: grows with every run that begins in a folder.
@@ -42,7 +42,7 @@ def checkpoints_in(folder: Path, suffix: str = "", since: int = 0) -> list[Path]
     """Returns the checkpoints in a folder in the order in which they were written: by run, and then by step.
 
     Args:
-        suffix: what their names end with.
+        suffix: the end of their names.
         since: the number of the first run.
     """
     return [path for run, _, path in sorted(_found(folder, suffix)) if run.number >= since]

@@ -26,7 +26,7 @@ __all__ = ["Settling"]
 
 @dataclass
 class Report:
-    """What a rank tells the others when the group has changed."""
+    """A rank's message to the others after the group has changed."""
 
     has_state: bool
     digest: bytes  # of what must be the same on all ranks
@@ -63,7 +63,7 @@ class Settling:
 
     @abstractmethod
     def recover(self, error: BaseException) -> None:
-        """Goes on with the survivors."""
+        """Continues with the survivors."""
 
     def _settle(self) -> None:
         lines = [*self.state.description(), *(f"{key}: {value}" for key, value in self.settings.items())]
@@ -78,13 +78,13 @@ class Settling:
         self._settle_alike(reports, have)
 
     def _part(self, lines: list[str], have: list[int]) -> None:
-        """Leaves ranks behind whose state is another. They raise, and if nobody has a state yet, all raise."""
+        """Excludes ranks whose state differs. They raise, and if no rank has a state yet, all raise."""
         everybodys = self.comm.all_gather_object(lines)
         reference = everybodys[(have or [0])[0]]
         other = [rank for rank, found in enumerate(everybodys) if found != reference]
         worst = self.comm.rank if self.comm.rank in other else other[0]
         mine, theirs = first_difference(everybodys[worst], reference)
-        problem = f"rank {worst} has another state than the group. The first difference: {mine}; the group has {theirs}"
+        problem = f"rank {worst}'s state differs from the group's. The first difference: {mine}; the group has {theirs}"
         if not have:
             raise StateMismatch(problem)
         if self.comm.rank in other:

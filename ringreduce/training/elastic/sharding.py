@@ -55,7 +55,7 @@ class Sharding:
         return min(rank * each, rows) * width, min((rank + 1) * each, rows) * width
 
     def follow(self, owner: Any) -> None:
-        """Makes the optimizer's steps those of the copies too, and agrees on them before: with ``owner.elastic``."""
+        """Makes each step of the optimizer update the copies, too, once the ranks agree (``owner.elastic``)."""
         for hook in self._hooks:
             hook.remove()
 
@@ -182,7 +182,7 @@ def move_shards(
     if None in having:
         raise StateLost(
             f"FullyShard: the shards of rank {having.index(None)} of {size_before} are lost with all of their {copies} "
-            "copies. Go on from a checkpoint, or use more copies"
+            "copies. Continue from a checkpoint, or use more copies"
         )
     if new is not old:
         for part in new.parts.values():

@@ -1,4 +1,4 @@
-"""The first group of a rank: that of the launcher, or a group of its own until it is let in."""
+"""The first group of a rank: that of the launcher, or a group of its own until it joins the others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
     It is that of :func:`ringreduce.init`, unless this process takes the place of a lost rank: RINGREDUCE_NEWCOMER is
     set, or one of several agents of torchrun has started it again on its own. Such a process begins in a group of its
     own, with one rank, and joins the others in :func:`ringreduce.elastic.steps`, when its model and optimizer are
-    ready. They need not wait for it longer than for the state to be sent. If they still wait in :func:`ringreduce.init`
-    for the process that died, it takes that place, and is no newcomer.
+    ready. They wait for it only while the state is sent. If they still wait in :func:`ringreduce.init` for the process
+    that died, it takes that place, and is no newcomer.
 
     Args:
         store: as for :func:`ringreduce.init`.
-        timeout: as for :func:`ringreduce.init`. A newcomer also waits so long until it is let in.
+        timeout: as for :func:`ringreduce.init`. A newcomer also waits this long to join.
         arguments: further arguments of :func:`ringreduce.init`.
     """
     if not is_newcomer() and not was_started_alone(os.environ, timeout):
@@ -43,5 +43,5 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
 
 
 def joins(comm: Communicator) -> Callable[[], Communicator] | None:
-    """Returns the function with which a newcomer joins the others; None for other ranks, and once it is called for."""
+    """Returns the function with which a newcomer joins the others; None for other ranks, and after the first call."""
     return _to_join.pop(comm, None)

@@ -1,4 +1,4 @@
-"""State: all that training goes on from."""
+"""State: everything that training continues from."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OWN = ("comm", "step", "scale_learning_rate")
 
 
 class State:
-    """The model, the optimizer, and all else that a training goes on from. All ranks have the same.
+    """The model, the optimizer, and everything else that training continues from. All ranks have the same.
 
     Every named object is an attribute: ``state.epoch += 1`` changes a plain value. Random generators (those of torch's
-    CPU, random and numpy.random) belong to a State without being named. Each rank has its own, and a newcomer's are
-    seeded anew, from the seed of torch's generator, the step and the rank.
+    CPU, random and numpy.random) belong to a State without being named. Each rank has its own, and a newcomer's get new
+    seeds, from the seed of torch's generator, the step and the rank.
 
     Args:
         comm: the group, from :func:`ringreduce.elastic.start`.
@@ -33,7 +33,7 @@ class State:
             with regroup(comm) if it communicates; or a plain value that can be pickled.
 
     Attributes:
-        comm: the group of the ranks that train now. It changes when ranks are lost or come.
+        comm: the group of the ranks that train now. It changes when ranks are lost or join.
         step: the number of steps done.
 
     Raises:
@@ -76,7 +76,7 @@ class State:
 
     @property
     def entries(self) -> list[Entry]:
-        """What it holds, in the order in which it was registered."""
+        """Its objects, in the order in which they were registered."""
         return list(self._entries.values())
 
     @property
@@ -116,7 +116,7 @@ class State:
         return split({"step": self.step, "seed": seed, "objects": {e.name: e.tree() for e in self.entries}})
 
     def receiving(self, description: Any) -> list[Any]:
-        """Returns tensors to receive another rank's state into: a model's own, and new ones for all else."""
+        """Returns tensors to receive another rank's state into: a model's own, and new ones for everything else."""
         own = {entry.name: entry.own_tensors() for entry in self.entries}
         found: list[Any] = []
 

@@ -1,1 +1,1 @@
-"""What the kinds of training share: buckets, their assignment and exchange, shards, agreement, transfer."""
+"""The parts that all kinds of training share: buckets, their assignment and exchange, shards, agreement, transfer."""

@@ -142,8 +142,8 @@ class Verdict:
 
     Args:
         problem: the failure of this rank, or "".
-        restarts: how often this rank has restarted since the last verdict. It shows if a rank failed too early to take
-            part in a backward pass, and is one pass behind.
+        restarts: how often this rank has restarted since the last verdict. It shows if a rank failed too early to join
+            a backward pass, and is one pass behind.
         used: for each parameter, whether this rank has a gradient. None on all ranks if they need not know.
     """
 

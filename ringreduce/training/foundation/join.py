@@ -1,4 +1,4 @@
-"""Uneven inputs: ranks without data take part in the steps of the others."""
+"""Uneven inputs: ranks without data contribute zeros to the steps of the others."""
 
 from __future__ import annotations
 

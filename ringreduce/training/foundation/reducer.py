@@ -26,7 +26,7 @@ __all__ = ["Keep", "Reducer"]
 
 
 class Keep(Enum):
-    """What ``parameter.grad`` is after a backward pass."""
+    """The value of ``parameter.grad`` after a backward pass."""
 
     VIEW = "the bucket's memory"
     COPY = "a tensor of its own"
@@ -201,7 +201,7 @@ class Reducer:
                 self.settle()
 
     def shadow(self) -> None:
-        """Takes part in a backward pass of the ranks that have data, with zeros. Leaves no gradients."""
+        """Contributes zeros to a backward pass of the ranks that have data. Leaves no gradients."""
         for slot in self.slots:
             slot.parameter.grad = None
         self._shadowing = True

@@ -24,7 +24,7 @@ def move(comm: Communicator, outgoing: Sequence[Piece], incoming: Sequence[Piece
     For each pair of ranks, what the one sends must be what the other receives, in the same order and of the same sizes.
 
     Raises:
-        PeerLost: a rank died. What was to be received is undefined.
+        PeerLost: a rank died. The memory to receive into is then undefined.
     """
     works, packed = [], []
     for source, pieces in _by_rank(incoming).items():

@@ -64,7 +64,7 @@ class AnyUsage(Usage):
 
 
 class FindUnused(AnyUsage):
-    """Finds the gradients that will not come by a walk through the graph after each forward pass."""
+    """Walks the graph after each forward pass to find the gradients that will not come."""
 
     def __init__(self) -> None:
         # The numbers of parameters that the outputs do not depend on. Empty if the outputs are in objects of unknown

@@ -1,4 +1,4 @@
-"""An average over the ranks that continues in the background."""
+"""An average over the ranks, computed in the background."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Average:
         self.regroup(comm)
 
     def regroup(self, comm: Communicator) -> None:
-        """Averages over the ranks of another group from now on. What is under way is dropped."""
+        """Averages over the ranks of another group from now on. An average in flight is dropped."""
         self._comm, self._exchange = comm, AllReduce(comm, self._wire)
         self.nbytes = sum(
             all_reduce_bytes(_encoded_bytes(bucket, self._wire), comm.size) for bucket in self._buckets
@@ -88,7 +88,7 @@ class Average:
 
     @property
     def seconds(self) -> list[float]:
-        """What the ranks told each other with the last average."""
+        """The numbers that the ranks exchanged with the last average."""
         found: list[float] = self._facts[:, 1].tolist()
         return found
 

@@ -1,4 +1,4 @@
-"""What all methods share: the agreement between the ranks, the count of steps, and what is saved."""
+"""The parts that all methods share: the agreement between the ranks, the count of steps, and the saved state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outer(ABC):
         bytes_sent: the bytes that this rank has sent to synchronise parameters: 2 (N-1)/N S in an all-reduce of S
             bytes, without headers.
         timings: the exchanges and waits of the last step, a :class:`ringreduce.training.data_parallel.StepTimings`.
-        sent: what this rank has sent that has not come back, which :meth:`regroup` sends again.
+        sent: what this rank has sent whose average is not back; :meth:`regroup` sends it again.
 
     Raises:
         ValueError: an argument is invalid, or no parameter needs a gradient.
@@ -121,7 +121,7 @@ class Outer(ABC):
 
         Every rank of the group must call it, with the same state (:meth:`common_state`). Local steps since the last
         synchronisation are lost. The state of the ranks' own optimizers stays as it is. Adaptive ranks begin again with
-        equal numbers of steps. :mod:`ringreduce.elastic` calls it when ranks are lost or come.
+        equal numbers of steps. :mod:`ringreduce.elastic` calls it when ranks are lost or join.
 
         Raises:
             ValueError: the method cannot continue with other ranks. The message says why.
@@ -130,7 +130,7 @@ class Outer(ABC):
         torch._foreach_copy_(self.parameters, self._last())
 
     def take(self, sent: Sequence[list[Any]]) -> None:
-        """Takes over what other ranks had :attr:`sent`, those of a checkpoint. :meth:`regroup` must follow.
+        """Adopts what the ranks of a checkpoint had :attr:`sent`. :meth:`regroup` must follow.
 
         Args:
             sent: that of each of them, whatever their number.
@@ -143,7 +143,7 @@ class Outer(ABC):
     # --- saving ----------------------------------------------------------------------------------------------
 
     def common_state(self) -> dict[str, Any]:
-        """Returns :meth:`state_dict` without what is under way, and so without waiting for other ranks."""
+        """Returns :meth:`state_dict` without averages in flight, and so without waiting for other ranks."""
         return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:

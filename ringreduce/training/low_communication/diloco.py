@@ -1,4 +1,4 @@
-"""DiLoCo: an outer optimizer makes a step along the average of the ranks' ways."""
+"""DiLoCo: an outer optimizer makes a step along the average of the ranks' changes."""
 
 from __future__ import annotations
 

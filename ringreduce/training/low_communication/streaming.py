@@ -28,8 +28,8 @@ class StreamingDiLoCo(Outer):
 
     Between two synchronisations the ranks' parameters differ. :meth:`common` gives the anchors, which do not.
 
-    After :meth:`regroup`, each fragment continues from its own last synchronisation. The ranks of the new group send
-    again what they have sent of fragments that are under way, so these are synchronised as if nothing had happened.
+    After :meth:`regroup`, each fragment continues from its own last synchronisation. The ranks of the new group resend
+    their outer gradients of fragments in flight, so these are synchronised as if nothing had happened.
 
     Args:
         parameters: see :class:`Outer`.
@@ -83,10 +83,10 @@ class StreamingDiLoCo(Outer):
             for group in groups
         ]
         self._sent_at: list[int | None] = [None] * len(groups)
-        self.sent = [None] * len(groups)  # this rank's outer gradients of each fragment that is under way
+        self.sent = [None] * len(groups)  # this rank's outer gradients of each fragment in flight
 
     def _new_exchange(self) -> Communicator:
-        """Returns the group in which outer gradients travel: one of its own, or other calls would wait for them."""
+        """Returns the group in which outer gradients travel, a separate one: other calls would wait for them."""
         own = self.comm.split(0) if self.overlap else self.comm
         assert own is not None
         return own
@@ -138,10 +138,10 @@ class StreamingDiLoCo(Outer):
 
     @torch.no_grad()
     def regroup(self, comm: Communicator) -> None:
-        """As :meth:`Outer.regroup`. Outer gradients that are under way are sent again, by the ranks that have them."""
+        """As :meth:`Outer.regroup`. The ranks that have outer gradients in flight send them again."""
         super().regroup(comm)
         if self.overlap:
-            self._exchange.close()  # ends what is under way, so that its memory can be used again
+            self._exchange.close()  # ends averages in flight, so that their memory can be reused
         self._exchange = self._new_exchange()
         for fragment in self._fragments:
             fragment.average.regroup(self._exchange)
@@ -149,7 +149,7 @@ class StreamingDiLoCo(Outer):
         for place, count in enumerate(self._exchange.all_reduce(have).tolist()):
             if count:
                 self._send(place, weight=comm.size / count if have[place] else 0.0)
-            else:  # nothing is under way, or all ranks that had sent it are lost
+            else:  # nothing is in flight, or all ranks that had sent it are lost
                 self._sent_at[place] = None
 
     def take(self, sent: Sequence[list[list[Tensor] | None]]) -> None:
@@ -174,7 +174,7 @@ class StreamingDiLoCo(Outer):
         return {**super().state_dict(), "fragments": fragments}
 
     def state_dict(self) -> dict[str, Any]:
-        """As :meth:`Outer.state_dict`. It waits for outer gradients that are under way, whose averages it holds."""
+        """As :meth:`Outer.state_dict`. It waits for outer gradients in flight, and holds their averages."""
         state = self.common_state()
         for fragment, one in zip(self._fragments, state["fragments"], strict=True):
             under_way = one["sent_at"] is not None

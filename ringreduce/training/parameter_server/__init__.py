@@ -1,6 +1,6 @@
 """Asynchronous training: servers keep the parameters, workers push gradients and pull parameters.
 
-Read tickets.py first (which worker may begin what), then shard.py (what becomes of a gradient), and then service.py and
+Read tickets.py first (which worker may begin what), then shard.py (how a gradient is applied), and then service.py and
 client.py (who sends what, and what happens when a rank is lost).
 """
 

@@ -201,7 +201,7 @@ class Client:
         return [part.of(flat, shard) for part, flat in zip(self._layout.parts, memory, strict=True)]
 
     def _server_of(self, shard: int) -> int:
-        """Returns the server that has a shard now, as far as this worker knows."""
+        """Returns the server that this worker believes to have a shard."""
         ring = self._servers[shard:] + self._servers[:shard]
         server = next((server for server in ring if server not in self.lost), None)
         if server is None or (server != ring[0] and not self._copies):

@@ -1,4 +1,4 @@
-"""ParameterServer: what a training program sees of workers and servers."""
+"""ParameterServer: the interface of training programs to workers and servers."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class ParameterServer(torch.optim.Optimizer):
         return loss
 
     def batches(self, count: int) -> Iterator[int]:
-        """Returns an iterator over the numbers of batches from 0 to count - 1 that this worker is to do.
+        """Returns an iterator over this worker's batches: numbers from 0 to count - 1.
 
         All workers take batches from one queue, each whenever it is free, so a slow one gets fewer. Call :meth:`step`
         once for each. If a worker is lost, another gets its batch. The loop ends when all batches of all workers are
@@ -270,7 +270,8 @@ class ParameterServer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the optimizer, as the optimizer itself would without servers.
 
-        Any worker may call it. If others push meanwhile, the parts of different servers may differ by their steps.
+        Any worker may call it. If others push at the same time, the parts of different servers may differ by their
+        steps.
         """
         worker = self._working()
         worker.settle()

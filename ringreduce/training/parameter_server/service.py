@@ -74,7 +74,7 @@ class Service:
     def end(self) -> None:
         """Tells the other servers that no more copies come from here, and waits for the same of them.
 
-        A server that is stopped does not say so. The wait is as long as any server may wait for its workers.
+        A stopped server cannot say so. The wait is as long as any server may wait for its workers.
         """
         until = time.monotonic() + self._patience * (len(self._worker_of) + 3)
         for peer, channel in self._copies.items():
@@ -108,7 +108,7 @@ class Service:
 
     @property
     def _silence(self) -> float:
-        """How long a worker may say nothing.
+        """Returns how long a worker may be silent.
 
         Only the server that hands out the tickets drops silent workers: others may not hear of one that waits for its
         ticket, because a slower worker must be dropped first.
@@ -169,7 +169,7 @@ class Service:
         return Message(Kind.DONE, message.shard, ticket=ticket, clock=clock, present=present, floor=floor)
 
     def leave(self, worker: int) -> None:
-        """Lets nobody wait for a worker any more."""
+        """Ends all waits for a worker."""
         with self._changed:
             self._left.add(worker)
             shard = self._shards.get(0)
@@ -196,7 +196,7 @@ class Service:
         return next((server for server in others if server not in self.lost), None)
 
     def _run_twice(self, shard: Shard, message: Message) -> None:
-        """Sends a change to the copy, and makes it here meanwhile. Without a copy, begins one with the result."""
+        """Sends a change to the copy while it makes the change here. Without a copy, begins one with the result."""
         holder = self._after()
         if holder is None or holder != shard.holder:
             shard.run(message)

@@ -1,4 +1,4 @@
-"""A shard: parameters, their optimizer, and what is to become of the gradients that come."""
+"""A shard: parameters, their optimizer, and the gradients that wait for a step."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["Settings", "Stepper", "averaged", "number_names"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What all shards have in common.
+    """The settings that all shards share.
 
     Attributes:
         optimizer: makes an optimizer of a list of parameter groups.

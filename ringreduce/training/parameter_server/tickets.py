@@ -145,7 +145,7 @@ class Tickets:
         ticket = self.again[0] if self.again else self.next
         if ticket < until:
             return ticket
-        # Until the last gradient has come, its worker may be lost, and the batch fall to another one.
+        # Until the last gradient has arrived, its worker may be lost, and its batch may go to another one.
         return END if self.floor >= until else None
 
     def _take(self, worker: int, ticket: int) -> None:

@@ -21,7 +21,7 @@ __all__ = ["Channel", "Format", "Kind", "Message", "connect"]
 
 
 class Kind(IntEnum):
-    """What a message asks for or answers."""
+    """The kinds of requests and answers."""
 
     ASK = auto()  # for a ticket
     PUSH = auto()  # the gradients of a ticket
@@ -42,7 +42,7 @@ class Kind(IntEnum):
 
 @dataclass
 class Message:
-    """A message. What its kind does not need has the default.
+    """A message. Fields that its kind does not use have their defaults.
 
     Attributes:
         dense: a flat tensor for each part of the model that the shard has a range of.

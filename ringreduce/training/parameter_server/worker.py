@@ -1,4 +1,4 @@
-"""A worker's steps: which ticket it computes, when it pushes and pulls, and what it does so meanwhile."""
+"""A worker's steps: which ticket it computes, and when it pushes and pulls, perhaps in the background."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Worker:
     def step(self, options: Sequence[float]) -> None:
         """Pushes the gradients of the parameters, and pulls parameters unless tickets are shared."""
         if self._shared and self._open == END:
-            raise Error("ParameterServer.step() belongs into the loop over batches(), once for each batch")
+            raise Error(
+                "ParameterServer.step() must be called in the loop over batches(), once for each batch"
+            )
         if self._thread is not None:
             self._finish_exchange()
             self._gradients.take(keep=True)
@@ -78,7 +80,7 @@ class Worker:
         return self._client.pull(self._coming or self._values)
 
     def _finish_exchange(self) -> None:
-        """Takes the parameters that have come meanwhile."""
+        """Takes the parameters that have arrived in the background."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             rows = exchange.result()
@@ -94,7 +96,7 @@ class Worker:
     # --- shared tickets ------------------------------------------------------------------------------------
 
     def batches(self, count: int) -> Iterator[int]:
-        """Yields the numbers of the batches that this worker is to do."""
+        """Yields the numbers of this worker's batches."""
         if self._thread is not None:
             raise Error(
                 "ParameterServer.batches() cannot be combined with overlap: a batch is given to a free worker"
@@ -107,7 +109,7 @@ class Worker:
             self._open = ticket
             yield ticket - begin
             if self._open != END:
-                raise Error(f"batch {ticket - begin}: the loop over batches() went on without a step()")
+                raise Error(f"batch {ticket - begin}: the loop over batches() continued without a step()")
         self._begin = -(-(begin + count) // self._workers) * self._workers
 
     @torch.no_grad()
@@ -121,7 +123,7 @@ class Worker:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Finishes what happens meanwhile."""
+        """Waits for the push and pull in the background."""
         self._finish_exchange()
 
     @torch.no_grad()

@@ -60,8 +60,8 @@ class ShardedOptimizer(Regroupable, torch.optim.Optimizer):
             picks "elements" for torch's element-wise optimizers, and "parameters", which is always right, for others.
         bucket_mb: the MiB of parameters that are exchanged together. Stage 2 holds the whole gradients of two buckets.
         copies: the number of other ranks that hold a copy of each rank's state, so that :mod:`ringreduce.elastic` can
-            go on after as many neighbouring ranks are lost at once. A copy takes the memory of another share. In stage
-            2 ranks send their share of the gradients to the ranks that have copies, before each step.
+            survive the loss of as many neighbouring ranks at once. A copy takes the memory of another share. In stage 2
+            ranks send their share of the gradients to the ranks that have copies, before each step.
         defaults: arguments of optimizer_class.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Moves the optimizer's state to where another group of ranks wants it, each piece straight from memory to memory."""
+"""Moves the optimizer's state to the ranks of another group, each piece straight from memory to memory."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _lost(before: Sequence[int | None], size_before: int, copies: int) -> str:
     gone = [str(rank) for rank, holder in enumerate(holders(before, size_before, copies)) if holder is None]
     return (
         f"ShardedOptimizer: the state of rank{'s' * (len(gone) > 1)} {', '.join(gone)} of {size_before} is lost with "
-        f"all of its {copies} copies. Go on from a checkpoint, or use more copies"
+        f"all of its {copies} copies. Continue from a checkpoint, or use more copies"
     )
 
 

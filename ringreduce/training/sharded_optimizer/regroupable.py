@@ -1,4 +1,4 @@
-"""What lets a ShardedOptimizer go on with other ranks: ringreduce.elastic calls it."""
+"""The methods by which ringreduce.elastic moves a ShardedOptimizer to other ranks."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _length(trainer: Trainer) -> int:
 
 
 def _is_due(trainer: Trainer, begun: int, every: int) -> bool:
-    """Returns whether the steps since ``begun`` have come to a multiple of ``every``, or to the end."""
+    """Returns whether the steps since ``begun`` have reached a multiple of ``every``, or the end."""
     return trainer.done == trainer.config.steps or trainer.done // every > begun // every
 
 
@@ -115,7 +115,7 @@ def plain_steps(trainer: Trainer) -> Iterator[PlainStep]:
 
 
 def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
-    """Yields a step until all are done, on the ranks that are there. See :mod:`ringreduce.elastic`."""
+    """Yields steps until all are done, on the ranks that are left. See :mod:`ringreduce.elastic`."""
     config, found = trainer.config, None
     if config.checkpoints:
         found = elastic.Checkpoints(

@@ -111,7 +111,7 @@ class Trainer:
         return lambda number: equal
 
     def regroup(self, comm: ringreduce.Communicator, step: int) -> None:
-        """Goes on with other ranks, from a step of theirs. The model and its optimizer have done so already."""
+        """Continues with other ranks, from one of their steps. The model and its optimizer have done so already."""
         self.comm = comm
         if self.balance is not None:
             self.balance.steps = step

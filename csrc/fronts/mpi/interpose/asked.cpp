@@ -10,7 +10,7 @@ bool is_memory(const void* buffer, const Shape& shape) {
   return buffer != MPI_IN_PLACE && (buffer != nullptr || !shape.plain);
 }
 
-// Calls with extents are planned anew each time, which takes longer than short calls do.
+// Calls with extents are planned each time, which takes longer than a short call.
 bool too_short(const Counts& counts, int size, MPI_Count bytes) {
   constexpr MPI_Count shortest_uneven = 16 << 10;
   return bytes < shortest_uneven && mode() != Mode::all && !counts.equal(size);
@@ -136,7 +136,7 @@ const void* bytes_of(const void* from, MPI_Count count, MPI_Datatype type, Serve
   return shape.plain || count * shape.size == 0 ? from : served.packed(from, count, type);
 }
 
-// Whether a rank sends as much as its block holds, as far as this rank can tell.
+// Whether, to this rank's knowledge, a rank sends as much as its block holds.
 bool sends_block(const Allgather& asked, MPI_Count block) {
   if (asked.send == MPI_IN_PLACE) return true;
   const Shape shape = shape_of(asked.send_type);

@@ -47,7 +47,7 @@ constexpr Row table[] = {
     {L::other, F::reduce_scatter_block, large, large},
 };
 
-// A bit for each number of bits, from that of `from` to that of the last size below `to`.
+// A bit for each bit length, from that of `from` to that of the last size below `to`.
 std::uint64_t mask(const Sizes& sizes) {
   const std::uint64_t up_to = (std::uint64_t{1} << std::bit_width(sizes.to)) - 1;
   const std::uint64_t below = (std::uint64_t{1} << std::bit_width(sizes.from)) - 1;

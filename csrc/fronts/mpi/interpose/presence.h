@@ -1,6 +1,6 @@
-// Which ranks of the job have loaded this library, with the same RINGREDUCE_MPI. A rank that has not takes
-// part in no exchange, so it cannot be asked. Every rank that has holds a name on its host, which the others
-// see, and which ends with the process. Ranks on other hosts are not seen.
+// Which ranks of the job have loaded this library, with the same RINGREDUCE_MPI. A rank without it joins no
+// exchange, so it cannot be asked. Every rank that has holds a name on its host, which the others see, and
+// which ends with the process. Ranks on other hosts are not seen.
 #pragma once
 
 namespace ringreduce::mpi {

@@ -12,7 +12,7 @@ namespace ringreduce::mpi {
 namespace {
 
 // Making a group takes about a millisecond and some memory, which must be worth it: programs also make
-// communicators for a single call. A call counts one, and one more for every so many bytes.
+// communicators for a single call. A call counts as one, plus one for every bytes_per_credit bytes.
 constexpr std::size_t enough_credit = 32;
 constexpr std::size_t bytes_per_credit = 64 << 10;
 

@@ -1,5 +1,5 @@
-// The functions that are taken over, listed once for all of their forms. A form defines what is made of each
-// function, how its name is spelt, what it is passed, and whether it ends with a request:
+// The functions that are taken over, listed once for all of their forms. A form defines the code for each
+// function, the spelling of its name, its arguments, and whether it ends with a request:
 //
 //   RINGREDUCE_FUNCTIONS(RINGREDUCE_TAKE_OVER, RINGREDUCE_NONBLOCKING, PassedInC, request)
 #pragma once

@@ -34,7 +34,7 @@ class Home : public MpiJob {
   // their way.
   int new_number();
   Tags tags_of(int number) const;
-  // Messages may still be on their way, so the communicator's identity must not be reused.
+  // Messages may still be in flight, so the communicator's identity must not be reused.
   void keep() { kept_ = true; }
 
  private:

@@ -14,7 +14,7 @@ namespace ringreduce::mpi {
 // Initialises MPI if needed. If this library initialised it, it also finalises it, at the end of the process.
 // Throws Error if MPI has already been finalised.
 void start();
-// What every call asks.
+// The checks of every call.
 struct Access {
   std::atomic<bool> over{false};
   int level = MPI_THREAD_SINGLE;

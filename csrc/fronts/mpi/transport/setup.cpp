@@ -1,4 +1,4 @@
-// How a group of ranks begins to use MPI, and what they know of each other.
+// How a group of ranks begins to use MPI, and what its ranks know about each other.
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -39,7 +39,7 @@ class MpiTransport : public RemoteTransport {
   void dispatch(int peer) override;
   bool send_at_once(int peer, const Outgoing& frame) override;
   bool progress(Lock& lock, Clock::duration limit) override;
-  // Where ranks share cores, a look in vain gives the core away.
+  // Where ranks share cores, a look that finds nothing yields the core.
   bool looks_quickly() const override { return !facts_.oversubscribed; }
   void interrupt() override { interrupted_.store(true); }
   void look_after(int peer) override;

@@ -1,4 +1,4 @@
-// Frames on their way through MPI.
+// Frames in flight through MPI.
 #include <sched.h>
 
 #include <algorithm>
@@ -192,8 +192,8 @@ void MpiTransport::sent(const Purpose& purpose) {
 // --- receiving -------------------------------------------------------------------------------------------
 
 // In our turn. While a pair of ranks exchanges few messages, testing its requests in order is faster than all
-// at once. Any test lets MPI move all of them. Where ranks share cores, a test in vain gives the core
-// away, so there is only one in each look.
+// at once. Any test lets MPI move all of them. Where ranks share cores, a test that finds nothing yields the
+// core, so each look makes only one.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
   const bool few =

@@ -36,7 +36,7 @@ namespace ringreduce::device {
   X(wait_value, cuStreamWaitValue64_v2)
 
 struct Driver {
-  // Throws std::runtime_error if there is no driver, or it lacks them.
+  // Throws std::runtime_error if there is no driver, or if it lacks the functions.
   static const Driver& get();
 
 #define RINGREDUCE_MEMBER(name, function) decltype(&function) name;

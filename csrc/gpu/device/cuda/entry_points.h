@@ -67,7 +67,7 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::
 // --- streams, events, graphs -------------------------------------------------------------------------------
 
 RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream(void** stream);
-// 0 is the usual priority. What is on streams of lower numbers goes first. There are as many as the device
+// 0 is the usual priority. Work on streams with lower numbers runs first. There are as many as the device
 // has; others count as the next one.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream_with_priority(void** stream, int priority);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
@@ -95,7 +95,8 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_post(std::uint64_t* word, std::uin
 RINGREDUCE_EXPORT const char* ringreduce_cuda_hold(const std::uint64_t* word, std::uint64_t value,
                                                    void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
-// As in cudaStreamCaptureMode: what is forbidden meanwhile, 0 to all threads, 1 to this one, 2 to none.
+// As in cudaStreamCaptureMode: to whom unsafe calls are forbidden, 0 to all threads, 1 to this one, 2 to
+// none.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream, int mode);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_end_capture(void** graph, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_launch_graph(void* graph, void* stream);

@@ -5,7 +5,7 @@
 
 namespace ringreduce::device {
 
-// What the other process must know. The file stays open here until the other process has taken it.
+// The facts that the other process needs. The file stays open here until the other process has taken it.
 struct PassedFile {
   std::int32_t process, file;
 };

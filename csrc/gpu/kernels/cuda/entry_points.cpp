@@ -26,7 +26,7 @@ void let_stacks_have(std::size_t bytes) {
   if (bytes > now) check(cudaDeviceSetLimit(cudaLimitStackSize, bytes), "stacks");
 }
 
-// A multiprocessor divides its memory between shared memory and its cache, and divides it anew only when
+// A multiprocessor divides its memory between shared memory and its cache, and changes the division only when
 // nothing runs there. A small kernel that waits could keep a larger one out, which it may be waiting for, so
 // all get the same division. It is the one that the number of blocks that fit is counted with; and the cache
 // matters little, because nothing is read twice.

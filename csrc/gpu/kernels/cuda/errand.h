@@ -54,7 +54,7 @@ struct Boxes {
   constexpr std::uint64_t collectives_bytes() const {
     return all_words_bytes() + block_bytes() * static_cast<std::uint64_t>(arenas());
   }
-  // A lane has words, and two slices on their way.
+  // A lane has words, and two slices in flight.
   static constexpr std::uint64_t lane_bytes() { return line + 2 * message_slice; }
   constexpr std::uint64_t bytes() const {
     return collectives_bytes() + lane_bytes() * static_cast<std::uint64_t>(lanes * world);

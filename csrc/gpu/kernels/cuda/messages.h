@@ -1,7 +1,7 @@
 // Messages between two ranks, in blocks of their own: each block walks one lane of one peer and direction, so
 // messages of different peers, or in different directions, never wait for each other. The sender copies a
 // slice into its own memory and posts it, and the receiver copies it from there. Two slices of each lane may
-// be on their way, so a short message leaves before anybody receives it.
+// be in flight, so a short message leaves before it is received.
 #pragma once
 
 #include "gpu/kernels/cuda/rank_block.h"
@@ -107,7 +107,7 @@ class Carrier {
     store_relaxed(theirs.read(), number);
   }
 
-  // Between a slice of the message and where it lies on its way.
+  // Copies between a slice of the message and its place in flight.
   RINGREDUCE_DEVICE void copies(const Message& message, std::uint64_t s, char* on_its_way, bool outwards) {
     const std::uint64_t begin = s * message_slice, rest = message.bytes - begin;
     char* const here = message.data + begin;

@@ -1,5 +1,5 @@
 // The functions that a rank's kernel combines with: one over spans for each dtype and op. A kernel calls it
-// through its address, so that it is not compiled anew for each kernel.
+// through its address, so that it is not compiled again for each kernel.
 #pragma once
 
 #include "gpu/reduce/families.h"

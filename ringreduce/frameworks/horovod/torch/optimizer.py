@@ -64,7 +64,7 @@ def DistributedOptimizer(
     base = type(optimizer)
     mixin = _DistributedAdasum if op is Op.Adasum else _Distributed
     made: Any = object.__new__(type(base.__name__, (mixin, base), {}))
-    # The same groups and state, so that schedulers and checkpoints of the optimizer go on working. A scheduler may have
+    # The same groups and state, so that schedulers and checkpoints of the optimizer still work. A scheduler may have
     # set its own step.
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
     made._begin(
