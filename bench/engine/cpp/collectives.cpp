@@ -1,6 +1,12 @@
 // Times our collectives from C++ with the same protocol as the peers (bench/peers/protocol.h). Takes its
 // options, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES and --lanes N (0 means auto).
+// With --in-turn N, it times calls of all the sizes in turn, and of one size at a time, N calls together: for
+// bench/sizes_in_turn.py.
+#include <algorithm>
 #include <cstdio>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "engine/communicator/communicator.h"
 #include "ranks.h"
@@ -42,6 +48,51 @@ int algorithm_of(Collective collective, const char* name) {
   return static_cast<int>(entry - catalogue().data());
 }
 
+// The mean over kinds of calls of the medians of their times.
+double typical(std::vector<std::vector<double>>& times) {
+  double sum = 0;
+  for (auto& some : times) {
+    std::sort(some.begin(), some.end());
+    sum += pr_quantile(some.data(), static_cast<int>(some.size()), 0.5);
+  }
+  return sum / static_cast<double>(times.size());
+}
+
+// Times the same calls in two orders, by turns. Each takes the next place in memory that has room for a
+// round.
+void measure_in_turn(const pr_world& world, Context& context, const std::vector<std::size_t>& sizes,
+                     std::size_t together) {
+  constexpr std::size_t parts = 3, repetitions = 3, line = 64;
+  std::size_t bytes = 0, at = 0;
+  for (const std::size_t size : sizes) bytes += (size + line - 1) / line * line;
+  std::vector<float> memory(bytes / sizeof(float));
+  const auto timed = [&](const auto& size_of) {
+    const double start = pr_now();
+    for (std::size_t i = 0; i < together; ++i) {
+      const std::size_t size = size_of(i);
+      if (at + size > bytes) at = 0;
+      run(&context, memory.data() + at / sizeof(float), size / sizeof(float));
+      at += (size + line - 1) / line * line;
+    }
+    return (pr_now() - start) / static_cast<double>(together);
+  };
+  std::vector<std::vector<double>> in_turn(sizes.size() / together), alone(sizes.size());
+  for (std::size_t part = 0; part < parts; ++part) {
+    pr_barrier(&world);
+    for (std::size_t i = 0; i < repetitions * together * sizes.size(); i += together) {
+      const std::size_t first = i % sizes.size();
+      in_turn[first / together].push_back(timed([&](std::size_t k) { return sizes[first + k]; }));
+    }
+    for (std::size_t s = 0; s < sizes.size(); ++s) {
+      const auto same = [&](std::size_t) { return sizes[s]; };
+      timed(same);  // which is the first of its size
+      for (std::size_t i = 0; i < repetitions; ++i) alone[s].push_back(timed(same));
+    }
+  }
+  if (world.rank > 0) return;
+  std::printf("{\"alone_us\": %.4f, \"in_turn_us\": %.4f}\n", 1e6 * typical(alone), 1e6 * typical(in_turn));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -69,7 +120,15 @@ int main(int argc, char** argv) {
       c.allocate = [](void*, std::size_t bytes) { return static_cast<float*>(shared_heap::allocate(bytes)); };
       c.release = [](void*, float* arena) { shared_heap::free(arena); };
     }
-    pr_measure_sizes(&world, c, argc, argv, pr_option(argc, argv, "--library", "ringreduce"));
+    const char* const together = pr_option(argc, argv, "--in-turn", nullptr);
+    if (together) {
+      std::vector<std::size_t> sizes;
+      std::stringstream words(pr_option(argc, argv, "--sizes", "4"));
+      for (std::string word; std::getline(words, word, ',');) sizes.push_back(std::stoull(word));
+      measure_in_turn(world, context, sizes, std::stoull(together));
+    } else {
+      pr_measure_sizes(&world, c, argc, argv, pr_option(argc, argv, "--library", "ringreduce"));
+    }
     comm.close();
   }
   return bench::join_ranks(rank, ranks);
