@@ -1,6 +1,7 @@
-// TensorFlow's operation for calls that ranks negotiate by name (ringreduce/frameworks/horovod). Python runs it: it is
-// given the operation's inputs, asks for memory for the results, and says when they are complete. Until then
-// no thread of TensorFlow waits, so operations whose inputs are ready can be submitted in any order.
+// TensorFlow's operation for calls that ranks negotiate by name (ringreduce/frameworks/horovod). Python runs
+// it: it is given the operation's inputs, asks for memory for the results, and says when they are complete.
+// Until then no thread of TensorFlow waits, so operations whose inputs are ready can be submitted in any
+// order.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
