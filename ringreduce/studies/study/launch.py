@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
 from ringreduce.studies.bench.protocol import Buffers
-from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.studies.measuring.start import Start
 from ringreduce.studies.measuring.timing import measure
 from ringreduce.studies.study.plan import Cell, Entry
 
