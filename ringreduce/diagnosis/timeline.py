@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ringreduce import traces
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.clocks import Clock
 from ringreduce.communicator.world import chosen
@@ -106,32 +105,22 @@ class Timeline:
         own = [span._replace(began=shared(span.began), ended=shared(span.ended)) for span in self._spans]
         everybodys = self._comm.gather_object(own)
         if everybodys is not None:
-            trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(everybodys)}
-            Path(path).write_text(json.dumps(trace))
+            traces.write(path, trace_events(everybodys))
 
 
-def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:
-    """Returns the events in Chrome's trace event format. Times are in microseconds since the first span began."""
+def trace_events(ranks: list[list[Span]]) -> list[traces.Event]:
+    """Returns a process for each rank, with a thread for each lane. The trace begins with the first span."""
     origin = min((span.began for spans in ranks for span in spans), default=0.0)
-    events: list[dict[str, Any]] = []
+    events: list[traces.Event] = []
     for rank, spans in enumerate(ranks):
-        events += _labels(rank)
-        for span in spans:
-            # Round both ends, not the length, so that a span inside another one stays inside.
-            began, ended = (round((moment - origin) * 1e6, 3) for moment in (span.began, span.ended))
-            events.append(
-                {"ph": "X", "name": span.name, "cat": span.lane, "pid": rank, "tid": LANES.index(span.lane),
-                 "ts": began, "dur": round(ended - began, 3), "args": span.details}
-            )  # fmt: skip
+        events += traces.label(f"rank {rank}", rank, order=rank)
+        for lane, name in enumerate(LANES):
+            events += traces.label(name, rank, lane, order=lane)
+        events += [
+            traces.span(
+                span.name, span.began - origin, span.ended - origin, rank, LANES.index(span.lane),
+                cat=span.lane, args=span.details,
+            )
+            for span in spans
+        ]  # fmt: skip
     return events
-
-
-def _labels(rank: int) -> list[dict[str, Any]]:
-    """Returns the events that name a rank and its lanes for the viewer, and order them."""
-    named = [("process", 0, f"rank {rank}", rank)]
-    named += [("thread", lane, name, lane) for lane, name in enumerate(LANES)]
-    return [
-        {"ph": "M", "name": f"{what}_{key}", "pid": rank, "tid": lane, "args": {key: value}}
-        for what, lane, name, order in named
-        for key, value in (("name", name), ("sort_index", order))
-    ]

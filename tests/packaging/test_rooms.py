@@ -20,6 +20,7 @@ GROUND = [
     "plotting",
     "requirement",
     "text",
+    "traces",
 ]
 STARTED = ["schedules", "build", "communicator", "diagnosis", "start"]
 TRAINED = ["start", "communicator", "training.foundation"]
