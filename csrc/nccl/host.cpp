@@ -133,14 +133,14 @@ class Host {
     }
     std::memcpy(guest.answer.nonce, random_bytes(sizeof guest.answer.nonce).data(),
                 sizeof guest.answer.nonce);
-    guest.answer.proof = proof_of("host", invitation_, greeting, guest.answer.nonce);
+    guest.answer.proof = proof_over(invitation_, greeting, guest.answer).of("accept");
     guest.say(bytes_of(guest.answer));
   }
 
   void admit(Guest& guest) {
     Digest proof{};
     if (guest.gone || !guest.take(proof)) return;
-    guest.gone = !equal(proof, proof_of("rank", invitation_, *guest.greeting, guest.answer.nonce));
+    guest.gone = !proof_over(invitation_, *guest.greeting, guest.answer).holds("dial", proof);
     if (guest.gone) return;
     const Greeting& greeting = *guest.greeting;
     const std::string name = "rank " + std::to_string(greeting.rank);

@@ -33,9 +33,8 @@ int wait_for(int fd, short events, Clock::duration limit) {
 
 }  // namespace
 
-Digest proof_of(const char* side, const Invitation& invitation, const Greeting& greeting, const char* nonce) {
-  return hmac_sha256({invitation.secret, sizeof invitation.secret},
-                     side + bytes_of(greeting) + std::string(nonce, sizeof greeting.nonce));
+Proof proof_over(const Invitation& invitation, const Greeting& greeting, const Answer& answer) {
+  return {bytes_of(invitation.secret), bytes_of(greeting) + bytes_of(answer.nonce)};
 }
 
 Seat::Seat(const Invitation& invitation, int rank, int world) : rank_(rank), world_(world) {
@@ -85,11 +84,12 @@ void Seat::greet(const Invitation& invitation) {
   say(&greeting, sizeof greeting);
   Answer answer{};
   hear(&answer, sizeof answer);
-  if (!equal(answer.proof, proof_of("host", invitation, greeting, answer.nonce))) {
+  const Proof proof = proof_over(invitation, greeting, answer);
+  if (!proof.holds("accept", answer.proof)) {
     throw Refusal(nccl::remote_error, "another program listens where the unique id was made");
   }
-  const Digest proof = proof_of("rank", invitation, greeting, answer.nonce);
-  say(proof.data(), proof.size());
+  const Digest own = proof.of("dial");
+  say(own.data(), own.size());
 }
 
 void Seat::say(const void* bytes, std::size_t count) {

@@ -2,8 +2,8 @@
 //
 // Rank                                           Host, where the unique id was made
 //   greeting (build, rank, world, random number)   ->
-//                                                  <-   random number, HMAC(secret, "host" + both)
-//   HMAC(secret, "rank" + both)                    ->
+//                                                  <-   random number, HMAC(secret, "accept" + both)
+//   HMAC(secret, "dial" + both)                    ->
 // Then each rank sends a blob, and receives all ranks' blobs, as often as all of them exchange.
 #pragma once
 
@@ -50,7 +50,8 @@ struct Frame {
 inline constexpr std::uint32_t longest_blob = 1 << 20;
 inline constexpr std::chrono::minutes patience{30};  // with late ranks
 
-Digest proof_of(const char* side, const Invitation& invitation, const Greeting& greeting, const char* nonce);
+// What both ends prove to each other.
+Proof proof_over(const Invitation& invitation, const Greeting& greeting, const Answer& answer);
 
 // Opens the socket. A thread of this process serves it until the ranks have met, or forever if none comes.
 nccl::UniqueId invite();
