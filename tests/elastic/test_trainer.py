@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from ringreduce import elastic
 from ringreduce.balance import equal_shares
 from ringreduce.elastic.group import Group
 from ringreduce.elastic.runs import checkpoints_in
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.data import ShardedSampler
 from ringreduce.train.report import Progress
 from ringreduce.train.run import _steps

@@ -19,6 +19,7 @@ GROUND = [
     "log",
     "plotting",
     "requirement",
+    "settings",
     "text",
     "traces",
 ]

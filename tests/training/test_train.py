@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ import torch
 
 import ringreduce
 from ringreduce.train import checkpoint
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.report import exposed_share, make_row, summary
 from ringreduce.train.trainer import Step, Trainer
 

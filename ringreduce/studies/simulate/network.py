@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from ringreduce import _engine
-from ringreduce.studies.simulate.files import Rate, Table, read
+from ringreduce.settings import Table, read
+from ringreduce.studies.simulate.rates import Rate
 
 __all__ = ["Costs", "FatTree", "Flat", "Graph", "MessageCosts", "Network", "Sites", "Torus", "read_network"]
 

@@ -12,10 +12,10 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from ringreduce import schedules
 from ringreduce.communicator.annotations import Transport
 from ringreduce.schedules.registry import is_in_a_file
+from ringreduce.settings import Table, first_problem, read
 from ringreduce.studies.bench.options import TRANSPORTS, read_files
 from ringreduce.studies.bench.ours import COLLECTIVES, ROUNDING
 from ringreduce.studies.bench.problem import BLOCKWISE, EXACT, Problem, numpy_dtype
-from ringreduce.studies.simulate.files import Table, first_problem, read
 from ringreduce.studies.study.statistics import DIFFERENCE
 from ringreduce.text import byte_count
 

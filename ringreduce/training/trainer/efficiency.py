@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 import ringreduce
-from ringreduce.training.trainer.config import Config, ConfigError
+from ringreduce.training.trainer.config import Config, ConfigError, replace
 from ringreduce.training.trainer.report import Row, make_row
 from ringreduce.training.trainer.trainer import Step, Trainer
 

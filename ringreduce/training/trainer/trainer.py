@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -225,7 +224,7 @@ class Trainer:
         a single process without sharding.
         """
         state: dict[str, Any] = {
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.model_dump(),
             "step": self.done,
             "threads": self.comm.all_gather(np.array([torch.get_num_threads()])).tolist(),
             "model": self.module.state_dict(),
