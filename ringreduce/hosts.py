@@ -6,7 +6,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
-__all__ = ["Place", "addresses", "hosts_named", "ssh_words"]
+__all__ = ["FREE_PORTS", "Place", "addresses", "hosts_named", "ssh_words"]
+
+FREE_PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from itertools import accumulate
 from typing import IO, Any
 
 from ringreduce.descriptors import above_standard, drop_output, with_standard_streams
+from ringreduce.start.launchers.again import NEWCOMER
 from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "status_of"]
@@ -28,7 +29,6 @@ __all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "stat
 GRACE = 5.0  # seconds for ranks to end by themselves after a failure, Ctrl-C or SIGTERM
 LOOK_EVERY = 0.05
 INTERRUPTED, ENDED = 130, 143  # a shell's status after SIGINT and SIGTERM
-NEWCOMER = "RINGREDUCE_NEWCOMER"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,12 @@ def status_of(code: int) -> int:
 
 
 def ending(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    """Returns how a process ended, such as "was killed by SIGKILL"."""
+    if code >= 0:
+        return f"exited with status {code}"
+    with contextlib.suppress(ValueError):  # a signal without a name
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
 
 
 @above_standard()

@@ -20,12 +20,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from ringreduce.hosts import Place, ssh_words
+from ringreduce.hosts import FREE_PORTS, Place, ssh_words
 from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, Job, agent, ending, status_of
 
 __all__ = ["start"]
 
-PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
     "RINGREDUCE_",
     "HOROVOD_",
@@ -102,7 +101,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def _meeting(places: Sequence[Place], elastic: bool) -> dict[str, str]:
     """Returns the variables for the meeting places of ringreduce and torch. An elastic job may lose its first host."""
     here = all(not place.host for place in places)
-    ports = secrets.SystemRandom().sample(PORTS, 2)
+    ports = secrets.SystemRandom().sample(FREE_PORTS, 2)
     address, ports[0] = _of_this_host(ports[0]) if here else (places[0].host.rpartition("@")[2], ports[0])
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
     if not here:

@@ -14,7 +14,7 @@ from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.growing.door import ANSWER
 from ringreduce.start.growing.growth import Growth
 from ringreduce.start.growing.origin import Origin
-from ringreduce.start.launchers import is_newcomer, tell_launcher
+from ringreduce.start.launchers import is_newcomer, launcher_of, tell_launcher
 from ringreduce.start.meeting.frames import DATA, Again, receive, send
 from ringreduce.start.meeting.network_places import watch
 from ringreduce.start.meeting.places import Connection
@@ -133,8 +133,7 @@ class Newcomer:
             return
         from ringreduce.start.meeting.meeting import take_place
 
-        # Newcomers under Slurm may be ranks of a step of their own.
-        none_left = known.launcher == "torchrun"
+        none_left = launcher_of(known).restarts_all
         encrypts = self._origin.encrypts()
         group = take_place(self._place, known.rank, known.size, self._deadline, encrypts, none_left)
         if group is None:

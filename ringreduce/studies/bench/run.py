@@ -10,7 +10,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.build.mpi_library import NoMpi
-from ringreduce.start.launchers import launched
+from ringreduce.start.launchers import launched, launcher_of
 from ringreduce.studies.bench import peers
 from ringreduce.studies.bench.facts import machine_facts, of_all
 from ringreduce.studies.bench.problem import Problem
@@ -19,7 +19,6 @@ from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import Facts, Task, measure_all
 from ringreduce.studies.bench.results import Results, Row, merge
 
-MPI_LAUNCHERS = ("openmpi", "hydra")
 OURS = "ringreduce"
 
 
@@ -102,7 +101,7 @@ def run_on_launched_ranks(plan: Plan) -> Results:
     if _wants(plan, "gloo", peers.gloo_is_there()):
         chosen.append("gloo")
     asked = any(name in plan.peers for name in ("auto", *peers.VENDORS))
-    if known.launcher in MPI_LAUNCHERS and asked:
+    if launcher_of(known).is_mpirun and asked:
         if peers.mpi4py_is_there():
             chosen.append("mpi")
         elif known.rank == 0:
