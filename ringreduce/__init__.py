@@ -14,9 +14,10 @@ module, which call the communicator of all ranks.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from ringreduce import doors  # noqa: F401  finds the modules of the short names
+from ringreduce.doors import DOORS  # which finds the modules of the short names
 
 if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
@@ -162,6 +163,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"ringreduce.{_HOME[name]}"), name)
         globals()[name] = value
         return value
+    behind = sys.modules.get(f"ringreduce.{DOORS.get(name)}")  # a pickle imports modules by their own names
+    if behind is not None:
+        return behind
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,6 +1,8 @@
 """Every room of ringreduce/ imports only what lies below it, and there is no circle. README.md shows the rooms."""
 
 import ast
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -141,3 +143,9 @@ def test_the_rooms_have_no_circle():
 )
 def test_what_points_upward_is_found(name, imported):
     assert points_upward(name, imported)
+
+
+def test_a_module_that_was_imported_by_its_own_name_has_its_short_one():
+    """As when an actor or a spawned rank unpickles what uses ringreduce.balance."""
+    code = "import ringreduce.training.balance as own, ringreduce; assert ringreduce.balance is own"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -172,6 +172,11 @@ def test_a_rank_that_is_killed():
     assert done.returncode == 137 and done.stderr == "ringreduce: rank 0 was killed by SIGKILL\n"
 
 
+def test_a_signal_without_a_name():
+    done = ran("-n", 1, "sh", "-c", "kill -40 $$")
+    assert done.returncode == 168 and done.stderr == "ringreduce: rank 0 was killed by signal 40\n"
+
+
 def test_ranks_get_cores_of_their_own():
     cores = len(os.sched_getaffinity(0))
     show = [

@@ -19,7 +19,7 @@ from typing import Any
 
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
-from ringreduce.start.meeting.frames import AGAIN, DATA, Again, failure, receive, send
+from ringreduce.start.meeting.frames import DATA, Again, receive, send, tell
 from ringreduce.start.meeting.network_places import watch
 from ringreduce.start.meeting.places import Connection, Place
 from ringreduce.start.meeting.reception import Guest, Kind, Reception
@@ -86,15 +86,12 @@ class Newcomer:
 
     def call_off(self, why: str) -> None:
         """Says that the attempt has failed. The next one finds out if the newcomer has died meanwhile."""
-        with contextlib.suppress(Error, OSError):
-            send(self.connection, AGAIN, why.encode()[:4096], time.monotonic() + 0.1, self.rank)
+        tell(self.connection, Again(why), self.rank)
 
 
 def refuse(newcomer: Connection, why: str) -> None:
     """Tells a newcomer, as far as it listens, why it cannot join."""
-    kind, payload = failure(Error(f"the group does not let this process in: {why}"))
-    with contextlib.suppress(Error, OSError):
-        send(newcomer, kind, payload, time.monotonic() + 0.1, 0)
+    tell(newcomer, Error(f"the group does not let this process in: {why}"), 0)
     newcomer.close()
 
 

@@ -55,9 +55,9 @@ class Origin:
 
     store: Any
     known: Launched | None
-    transport: str
-    encrypt: bool | None
-    reproducible: bool | None
+    transport: str = ""
+    encrypt: bool | None = None
+    reproducible: bool | None = None
     max_blocks: int | None = None
     priority: int | None = None
 
@@ -131,9 +131,14 @@ class Origin:
         return place_of(store)
 
     def connect(
-        self, rank: int, size: int, exchange: Callable[[bytes], list[bytes]], timeout: float
+        self,
+        rank: int,
+        size: int,
+        exchange: Callable[[bytes], list[bytes]],
+        timeout: float,
+        job: _engine.MpiJob | None = None,
     ) -> _engine.Communicator:
         return _engine.connect(
-            rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt,
+            rank, size, exchange, timeout, self.reproducible, self.transport, job, self.encrypt,
             self.max_blocks, self.priority,
         )  # fmt: skip

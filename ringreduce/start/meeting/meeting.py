@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.start.meeting.frames import DATA, failure, lost, receive, send
+from ringreduce.start.meeting.frames import DATA, lost, receive, send, tell
 from ringreduce.start.meeting.named_places import place_named
 from ringreduce.start.meeting.places import Connection, Place
 from ringreduce.start.meeting.reception import Guest, Kind, Reception, dial, greeted, greeting_of
@@ -238,10 +238,8 @@ class _Host:
         self.close()
 
     def tell(self, error: Error) -> None:
-        kind, payload = failure(error)
         for rank, peer in self._peers.items():
-            with contextlib.suppress(Error, OSError):
-                send(peer, kind, payload, time.monotonic() + 0.1, rank)
+            tell(peer, error, rank)
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -265,9 +263,7 @@ class _Guest:
         return [receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
 
     def tell(self, error: Error) -> None:
-        kind, payload = failure(error)
-        with contextlib.suppress(Error, OSError):
-            send(self._host, kind, payload, time.monotonic() + 0.1, 0)
+        tell(self._host, error, 0)
 
     def close(self) -> None:
         self._host.close()
