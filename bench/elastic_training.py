@@ -37,8 +37,8 @@ import torch._dynamo  # noqa: E402  # optimizers import it, which takes seconds
 import ringreduce  # noqa: E402
 from ringreduce import elastic  # noqa: E402
 from ringreduce.train.config import Config  # noqa: E402
-from ringreduce.train.run import elastic_steps  # noqa: E402
 from ringreduce.train.trainer import Trainer  # noqa: E402
+from ringreduce.train.training_run import elastic_steps  # noqa: E402
 
 RANKS = 4
 ENDLESS = 1 << 30

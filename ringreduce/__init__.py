@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )
     from ringreduce.start.local import local_group
     from ringreduce.start.run import run
-    from ringreduce.start.world import init, join
+    from ringreduce.start.world_starts import init, join
     from ringreduce.training.data_parallel import DataParallel as DataParallel
     from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
     from ringreduce.training.data_parallel.sync_batch_norm import (
@@ -149,7 +149,7 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "start.local": "local_group",
     "start.run": "run",
-    "start.world": "init join",
+    "start.world_starts": "init join",
     "training.data_parallel": "DataParallel",
     "training.data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
     "training.parameter_server": "ParameterServer",

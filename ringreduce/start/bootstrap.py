@@ -247,9 +247,9 @@ def _exchange_for(origin: Origin, rank: int, size: int, timeout: float) -> Itera
     if hasattr(store, "allgather"):
         yield store.allgather
     elif (place := place_of(store)) is not None:
-        from ringreduce.start.meeting import meeting  # imports sockets, which only this needs
+        from ringreduce.start.rendezvous import gathering  # imports sockets, which only this needs
 
-        group = meeting.join(place, rank, size, time.monotonic() + timeout, origin.encrypts())
+        group = gathering.join(place, rank, size, time.monotonic() + timeout, origin.encrypts())
         try:
             yield group.exchange
         except ValueError as error:  # of this rank, which the others know nothing of

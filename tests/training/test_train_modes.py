@@ -19,8 +19,8 @@ import ringreduce
 from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError, replace
-from ringreduce.train.report import make_row
 from ringreduce.train.trainer import Trainer
+from ringreduce.train.training_log import make_row
 from tests.training.test_train import DIGITS, GPT, _bytes_of, on_ranks, same_bits
 
 LOW = {

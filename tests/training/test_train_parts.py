@@ -29,7 +29,7 @@ from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, Windows, load_data, source_files
 from ringreduce.train.models import convnet, make_model
 from ringreduce.train.parallel import learning_rate_factor, make_optimizer, peak_learning_rate
-from ringreduce.train.run import _sharing
+from ringreduce.train.training_run import _sharing
 from tests.forked import forked
 
 # --- settings ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Mpirun(Launcher):
     """A launcher whose ranks of several hosts meet through its key-value space.
 
     Attributes:
-        kind: the module of that space, and its name in addresses (:mod:`ringreduce.start.meeting.named_places`).
+        kind: the module of that space, and its name in addresses (:mod:`ringreduce.start.rendezvous.named_places`).
     """
 
     kind: str

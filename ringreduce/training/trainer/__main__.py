@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         # Imported late, because importing torch takes a second.
         from ringreduce.training.trainer.efficiency import measure, table
-        from ringreduce.training.trainer.run import on_ranks, train
+        from ringreduce.training.trainer.training_run import on_ranks, train
 
         if not options.efficiency:
             on_ranks(train, config)

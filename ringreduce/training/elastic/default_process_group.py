@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from ringreduce.communicator import Communicator
-from ringreduce.start.meeting.network_places import torch_store_of_rank_0
+from ringreduce.start.rendezvous.network_places import torch_store_of_rank_0
 
 __all__ = ["init_process_group"]
 
@@ -24,7 +24,7 @@ def init_process_group(comm: Communicator, backend: str = "ringreduce", **argume
     :func:`ringreduce.elastic.steps` calls it when ranks are lost or come, if the state holds a module that needs it.
 
     Args:
-        comm: from :func:`ringreduce.elastic.start`.
+        comm: from :func:`ringreduce.elastic.first_group`.
         backend: the name of the backend.
         arguments: further arguments of torch.distributed.init_process_group.
     """

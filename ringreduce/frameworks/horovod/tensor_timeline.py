@@ -12,12 +12,12 @@ from ringreduce.descriptors import above_standard
 from ringreduce.frameworks.horovod.negotiation import Negotiator
 from ringreduce.frameworks.horovod.request import Request
 
-__all__ = ["Timeline"]
+__all__ = ["TensorTimeline"]
 
 CYCLES = 0  # the viewer's process that shows cycles
 
 
-class Timeline:
+class TensorTimeline:
     """Writes events to a file as they happen, so that a job that is killed leaves its timeline.
 
     Every name is a process in the viewer, with a bar from its submission on this rank until all ranks had submitted it

@@ -15,7 +15,7 @@ from typing import Any
 
 from ringreduce import _engine
 from ringreduce.start import munge
-from ringreduce.start.meeting.places import Connection, Space, TurnedAway, Unwanted, bind
+from ringreduce.start.rendezvous.places import Connection, Space, TurnedAway, Unwanted, bind, exactly
 
 __all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "StoreSpace", "torch_store_of_rank_0", "watch"]
 
@@ -86,10 +86,10 @@ class NetworkPlace:
         there = f"the process that answers for rank 0 at {self._places[-1]}"
         try:
             self._be_invited(dialled, there)
-            challenge = _exactly(dialled, _NONCE)
+            challenge = exactly(dialled, _NONCE)
             proof = self._proof(challenge, nonce, greeting)
             dialled.sendall(greeting + nonce + proof.of("dial"))
-            answer = _exactly(dialled, _PROOF)
+            answer = exactly(dialled, _PROOF)
         except builtins.TimeoutError as error:
             raise TurnedAway(f"{there} sends nothing: it is not ringreduce") from error
         except ConnectionError as error:
@@ -105,7 +105,7 @@ class NetworkPlace:
         """Reads the invitation."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
-        from ringreduce.start.meeting.encrypted import Encrypted
+        from ringreduce.start.rendezvous.encrypted import Encrypted
 
         return Encrypted(greeted, begins, self._secret)
 
@@ -130,9 +130,9 @@ class MungePlace(NetworkPlace):
         return super().listener(deadline)
 
     def _be_invited(self, dialled: socket.socket, there: str) -> None:
-        (length,) = self._LENGTH.unpack(_exactly(dialled, self._LENGTH.size))
+        (length,) = self._LENGTH.unpack(exactly(dialled, self._LENGTH.size))
         try:
-            self._secret = munge.decode(_exactly(dialled, length))
+            self._secret = munge.decode(exactly(dialled, length))
         except munge.MungeError as error:
             raise TurnedAway(f"{there} does not belong to this user on this cluster: {error}") from error
 
@@ -264,14 +264,3 @@ def _is_address_of_this_host(name: str) -> bool:
                 tried.bind(address)
                 return True
     return False
-
-
-def _exactly(source: socket.socket, count: int) -> bytes:
-    """Reads count bytes. Raises ConnectionError if the other end closes the connection first."""
-    read = b""
-    while len(read) < count:
-        more = source.recv(count - len(read))
-        if not more:
-            raise ConnectionError
-        read += more
-    return read

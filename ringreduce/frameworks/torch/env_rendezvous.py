@@ -53,7 +53,7 @@ def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Fou
     from torch.distributed.constants import default_pg_timeout
 
     from ringreduce.start.bootstrap import meeting_of
-    from ringreduce.start.meeting.network_places import torch_store_of_rank_0
+    from ringreduce.start.rendezvous.network_places import torch_store_of_rank_0
 
     timeout = default_pg_timeout if timeout is None else timeout
     with meeting_of(known, timeout.total_seconds()) as exchange:

@@ -8,7 +8,7 @@ import struct
 import time
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.start.meeting.places import Connection
+from ringreduce.start.rendezvous.places import Connection, exactly
 
 __all__ = ["AGAIN", "DATA", "HEADER", "Again", "lost", "receive", "send", "tell"]
 
@@ -72,16 +72,9 @@ def receive(source: Connection, deadline: float, rank: int) -> bytes:
 
 
 def _read(source: Connection, length: int, deadline: float, rank: int) -> bytes:
-    read = b""
-    while len(read) < length:
-        source.settimeout(max(deadline - time.monotonic(), 0.001))
-        try:
-            more = source.recv(length - len(read))
-        except builtins.TimeoutError as error:
-            raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
-        except OSError as error:
-            raise lost(rank) from error
-        if not more:
-            raise lost(rank)
-        read += more
-    return read
+    try:
+        return exactly(source, length, deadline)
+    except builtins.TimeoutError as error:
+        raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
+    except OSError as error:
+        raise lost(rank) from error
