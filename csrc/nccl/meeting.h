@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/interface/descriptor.h"
@@ -53,6 +54,9 @@ inline constexpr std::chrono::minutes patience{30};  // with late ranks
 // What both ends prove to each other.
 Proof proof_over(const Invitation& invitation, const Greeting& greeting, const Answer& answer);
 
+// Sends as much as the other end takes until then.
+void send_all(int fd, std::string_view bytes, Clock::time_point until);
+
 // Opens the socket. A thread of this process serves it until the ranks have met, or forever if none comes.
 nccl::UniqueId invite();
 
@@ -70,7 +74,6 @@ class Seat {
  private:
   bool dial(const Address& address);
   void greet(const Invitation& invitation);
-  void say(const void* bytes, std::size_t count);
   void hear(void* bytes, std::size_t count);
 
   const int rank_, world_;
