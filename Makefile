@@ -162,7 +162,7 @@ $(VENV)/.torch: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.torch
-	$(PIP) install scikit-learn matplotlib tqdm pytorch-optimizer
+	$(PIP) install pydantic scikit-learn matplotlib tqdm pytorch-optimizer
 	@touch $@
 
 # After torch, of which pip would take another one for its sake, and after what else goes into this environment.

@@ -14,9 +14,10 @@ module, which call the communicator of all ranks.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from ringreduce import doors  # noqa: F401  finds the modules of the short names
+from ringreduce.doors import DOORS  # which finds the modules of the short names
 
 if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     )
     from ringreduce.start.local import local_group
     from ringreduce.start.run import run
-    from ringreduce.start.world import init, join
+    from ringreduce.start.world_starts import init, join
     from ringreduce.training.data_parallel import DataParallel as DataParallel
     from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
     from ringreduce.training.data_parallel.sync_batch_norm import (
@@ -148,7 +149,7 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "start.local": "local_group",
     "start.run": "run",
-    "start.world": "init join",
+    "start.world_starts": "init join",
     "training.data_parallel": "DataParallel",
     "training.data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
     "training.parameter_server": "ParameterServer",
@@ -162,6 +163,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"ringreduce.{_HOME[name]}"), name)
         globals()[name] = value
         return value
+    behind = sys.modules.get(f"ringreduce.{DOORS.get(name)}")  # a pickle imports modules by their own names
+    if behind is not None:
+        return behind
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,18 +6,20 @@ import re
 import shlex
 from dataclasses import dataclass
 
-__all__ = ["Place", "addresses", "hosts_named", "ssh_words"]
+__all__ = ["FREE_PORTS", "HostSlots", "addresses", "hosts_named", "ssh_words"]
+
+FREE_PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 
 
 @dataclass(frozen=True)
-class Place:
+class HostSlots:
     """A host ("" is this one) and its number of ranks."""
 
     host: str
     ranks: int
 
 
-def hosts_named(text: str, ranks: int | None) -> list[Place]:
+def hosts_named(text: str, ranks: int | None) -> list[HostSlots]:
     """Parses "a,b", with ranks on each host, or "a:2,b:4".
 
     Raises:
@@ -32,7 +34,7 @@ def hosts_named(text: str, ranks: int | None) -> list[Place]:
             raise ValueError(
                 f"--hosts: give the number of ranks on {host}, as {host}:2, or -n for every host"
             )
-        places.append(Place(host, int(count) if colon else int(ranks or 0)))
+        places.append(HostSlots(host, int(count) if colon else int(ranks or 0)))
     return places
 
 

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 from ringreduce.study import summaries, winners
 from ringreduce.study.command import study
-from ringreduce.study.plan import Entry, Plan
-from ringreduce.study.results import load
+from ringreduce.study.folder import load
+from ringreduce.study.plan import Competitor, Plan
 
 
 def main() -> int:
@@ -32,9 +32,9 @@ def main() -> int:
     )
     options = parser.parse_args()
     names = {f"{options.algorithm} {n}" for n in (1, 2)}
-    entries = [Entry(name=options.algorithm, label=label) for label in sorted(names)]
+    entries = [Competitor(name=options.algorithm, label=label) for label in sorted(names)]
     plan = Plan(
-        algorithms=[*entries, Entry(name=options.other)], sizes=[8, 64 << 10, 1 << 20],
+        algorithms=[*entries, Competitor(name=options.other)], sizes=[8, 64 << 10, 1 << 20],
         worlds=[2, 4], transports=["shm", "tcp"], budget_s=options.budget,
     )  # fmt: skip
     with TemporaryDirectory() as temporary:

@@ -21,9 +21,9 @@ from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
-from ringreduce.train.report import make_row
-from ringreduce.train.run import on_ranks
 from ringreduce.train.trainer import Trainer
+from ringreduce.train.training_log import make_row
+from ringreduce.train.training_run import on_ranks
 
 WARM_UP = 3
 # For each bucket size and round: seconds, communication, exposed, exposed on the last rank, exposed share.

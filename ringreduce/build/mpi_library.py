@@ -26,7 +26,7 @@ class NoMpi(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Library:
+class MpiLibrary:
     """An MPI library.
 
     Args:
@@ -64,7 +64,7 @@ class Library:
         return int(self.macros["MPI_VERSION"])
 
 
-def find(mpicc: str | None = None) -> Library:
+def find(mpicc: str | None = None) -> MpiLibrary:
     """Returns the MPI library of a compiler wrapper: mpicc, or what MPICC names, or the mpicc on the PATH.
 
     Raises:
@@ -79,10 +79,10 @@ def find(mpicc: str | None = None) -> Library:
             "name it with --mpicc or the environment variable MPICC"
         )
     shown = shlex.split(_answer([path, "-show"]))
-    return Library(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
+    return MpiLibrary(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
 
 
-def built(recipe_for: Callable[[Library], Recipe], mpicc: str | None = None) -> Path:
+def built(recipe_for: Callable[[MpiLibrary], Recipe], mpicc: str | None = None) -> Path:
     """Returns the file that a recipe makes for an MPI library. Builds it if it does not exist.
 
     Args:
@@ -102,7 +102,7 @@ def sources(folder: str) -> list[Path]:
 
 
 def recipe(
-    library: Library,
+    library: MpiLibrary,
     what: str,
     units: Sequence[Path],
     definitions: Sequence[str] = (),
@@ -139,7 +139,7 @@ def recipe(
 
 
 def _command(
-    compiler: list[str], options: Sequence[str], library: Library, unit: Path, made: Path
+    compiler: list[str], options: Sequence[str], library: MpiLibrary, unit: Path, made: Path
 ) -> list[str]:
     ours = building.LIBRARY
     return [

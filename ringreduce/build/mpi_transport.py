@@ -8,7 +8,7 @@ from typing import Any
 
 from ringreduce import _engine
 from ringreduce.build import mpi_library as library
-from ringreduce.build.mpi_library import Library
+from ringreduce.build.mpi_library import MpiLibrary
 from ringreduce.build.on_first_use import Recipe
 
 __all__ = ["is_communicator", "join", "path"]
@@ -20,7 +20,7 @@ def path() -> Path:
     return library.built(recipe)
 
 
-def recipe(mpi: Library) -> Recipe:
+def recipe(mpi: MpiLibrary) -> Recipe:
     """Returns how to build it for an MPI library."""
     return library.recipe(mpi, "mpi_transport", library.sources("transport"), takes="20 seconds")
 

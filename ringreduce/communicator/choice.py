@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["Choice", "Model"]
+__all__ = ["Choice", "TimeModel"]
 
 
-class Model(Protocol):
+class TimeModel(Protocol):
     """What predicts the times of algorithms, such as a :class:`ringreduce.model.Model`."""
 
     def ranking(self, nbytes: int, world: int, collective: str, ranks_per_host: int, /) -> Sequence[Any]:

@@ -15,13 +15,13 @@ from ringreduce.annotations import Array, Wire
 from ringreduce.communicator import objects
 from ringreduce.communicator import statistics as counts
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
-from ringreduce.communicator.choice import Choice, Model
+from ringreduce.communicator.choice import Choice, TimeModel
 from ringreduce.communicator.collectives import Collectives
 from ringreduce.communicator.groups import Groups, Growth
 from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
 from ringreduce.communicator.statistics import GroupStatistics, Statistics
-from ringreduce.communicator.synthesis import Network, Synthesis, of_ranks
+from ringreduce.communicator.synthesis import DescribedNetwork, Synthesis, of_ranks
 
 __all__ = ["Communicator"]
 
@@ -212,7 +212,7 @@ class Communicator(Collectives, Messages, Groups):
         found = self._c.links
         return Links(found, self._c.ring_order) if found.world else None
 
-    def synthesise(self, network: Network | None = None) -> Synthesis:
+    def synthesise(self, network: DescribedNetwork | None = None) -> Synthesis:
         """Makes the all-reduces that ``algorithm="synthesised"`` runs, for the network between these ranks.
 
         Every rank must call it, while no other call is in progress. If the links are known, the first call with
@@ -249,7 +249,7 @@ class Communicator(Collectives, Messages, Groups):
         nbytes: int,
         collective: str = "all_reduce",
         wire: Wire | None = None,
-        model: Model | None = None,
+        model: TimeModel | None = None,
     ) -> Choice:
         """Says which algorithm ``algorithm="auto"`` picks, and why.
 

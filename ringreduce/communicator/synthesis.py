@@ -10,10 +10,10 @@ from ringreduce import _engine, schedules
 from ringreduce._engine import schedules as _schedules
 from ringreduce._engine import values
 
-__all__ = ["Forest", "Network", "Synthesis", "Way", "of_ranks"]
+__all__ = ["DescribedNetwork", "Forest", "Synthesis", "Way", "of_ranks"]
 
 
-class Network(Protocol):
+class DescribedNetwork(Protocol):
     """A description of a network, such as :class:`ringreduce.simulate.Network`."""
 
     def engine_synthesis(self) -> tuple[_engine.Synthesis, int, list[str]]:

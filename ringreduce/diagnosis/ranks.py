@@ -18,7 +18,7 @@ from typing import Any
 from ringreduce import _engine
 from ringreduce.diagnosis import stacks
 
-__all__ = ["Group", "Rank", "Wait", "add_stacks", "found_here"]
+__all__ = ["GroupState", "Rank", "Wait", "add_stacks", "found_here"]
 
 FRESH = 1.0  # seconds: a rank that waits says so every few milliseconds
 
@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupState:
     """A group as one of its ranks sees it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Rank:
     host: str
     command: str
     state: str
-    groups: list[Group]
+    groups: list[GroupState]
     threads: list[stacks.Thread] = field(default_factory=list)
     no_stack: str = ""
 
@@ -116,9 +116,11 @@ class Rank:
         return Rank(**{**one, "groups": groups, "threads": threads})
 
 
-def _group_from(one: dict[str, Any]) -> Group:
+def _group_from(one: dict[str, Any]) -> GroupState:
     waits = {name: Wait(**one[name]) if one[name] else None for name in ("wait", "message")}
-    return Group(**{**one, **waits, "calls": {int(number): text for number, text in one["calls"].items()}})
+    return GroupState(
+        **{**one, **waits, "calls": {int(number): text for number, text in one["calls"].items()}}
+    )
 
 
 def found_here() -> list[Rank]:
@@ -173,9 +175,9 @@ def _number_inside(folder: Path) -> int:
     return int(folder.name)
 
 
-def _groups(shown: list[dict[str, Any]], now: float) -> list[Group]:
+def _groups(shown: list[dict[str, Any]], now: float) -> list[GroupState]:
     groups = [
-        Group(
+        GroupState(
             key=f"{one['group']:016x}",
             wait=_wait(one["wait"], now) if one["begun"] > one["ended"] else None,
             message=_wait(one["message"], now),

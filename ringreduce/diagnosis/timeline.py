@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ringreduce import traces
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.clocks import Clock
 from ringreduce.communicator.world import chosen
 
 __all__ = ["Timeline"]
 
 LANES = ("compute", "communication", "waits")  # from top to bottom
-PING_PONGS = 20
-TAG = 0x71ED  # for the messages that compare clocks
 
 
 class Span(NamedTuple):
@@ -39,9 +35,8 @@ class Timeline:
     the file, every rank is a process with three lanes: what the training thread computed, what the progress thread
     communicated, and when the training thread waited for communication.
 
-    The clocks of several hosts differ and drift. Each rank's offset to rank 0 is measured when the timeline is created
-    and again when it is saved, and interpolated in between. A measurement takes the fastest of several round trips
-    (Cristian, "Probabilistic clock synchronization", 1989), and its error is at most half of that round trip.
+    The clocks of several hosts differ and drift. Each host's offset to rank 0 is measured when the timeline is created
+    and whenever it is saved, and interpolated in between (:mod:`ringreduce.communicator.clocks`).
 
     Args:
         comm: the group. None takes the communicator of all ranks.
@@ -52,19 +47,18 @@ class Timeline:
     def __init__(
         self, comm: Communicator | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        comm = chosen(comm)
-        self._comm, self._clock = comm, clock
+        self._comm, self._read = chosen(comm), clock
         self._spans: list[Span] = []
-        self._start = clock_offset(comm, clock)
+        self._clock = Clock(self._comm, clock, span=0)
 
     @contextmanager
     def span(self, name: str, lane: str = "compute", **details: Any) -> Iterator[None]:
         """Records the time that the with-block takes. Blocks may be nested. The arguments are those of :meth:`add`."""
-        began = self._clock()
+        began = self._read()
         try:
             yield
         finally:
-            self.add(name, began, self._clock(), lane, **details)
+            self.add(name, began, self._read(), lane, **details)
 
     def add(self, name: str, began: float, ended: float, lane: str = "compute", **details: Any) -> None:
         """Records a span whose times are known.
@@ -106,67 +100,27 @@ class Timeline:
         Args:
             path: the JSON file to write, in Chrome's trace event format. Ignored on all ranks but 0.
         """
-        offsets = np.array([self._start, clock_offset(self._comm, self._clock)])
-        own = [
-            span._replace(began=_aligned(span.began, offsets), ended=_aligned(span.ended, offsets))
-            for span in self._spans
-        ]
+        self._clock.synchronise()
+        shared = self._clock.shared
+        own = [span._replace(began=shared(span.began), ended=shared(span.ended)) for span in self._spans]
         everybodys = self._comm.gather_object(own)
         if everybodys is not None:
-            trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(everybodys)}
-            Path(path).write_text(json.dumps(trace))
+            traces.write(path, trace_events(everybodys))
 
 
-def clock_offset(comm: Communicator, clock: Callable[[], float]) -> tuple[float, float]:
-    """Returns this rank's time now, and what to add to its clock to get rank 0's time. Collective."""
-    message = np.zeros(1)
-    if comm.rank == 0:
-        for other in range(1, comm.size):
-            for _ in range(PING_PONGS):
-                comm.recv(message, other, tag=TAG)
-                message[0] = clock()
-                comm.send(message, other, tag=TAG)
-        return clock(), 0.0
-    tries = []
-    for _ in range(PING_PONGS):
-        asked = clock()
-        comm.send(message, 0, tag=TAG)
-        comm.recv(message, 0, tag=TAG)
-        answered = clock()
-        # Rank 0 most likely read its clock halfway.
-        tries.append((answered - asked, message[0] - (asked + answered) / 2))
-    round_trip, offset = min(tries)
-    # An offset within the error may be zero, as it is between ranks of one host. Do not add noise to their spans.
-    return clock(), float(offset) if abs(offset) > round_trip / 2 else 0.0
-
-
-def _aligned(moment: float, offsets: np.ndarray[Any, Any]) -> float:
-    """Converts a time to rank 0's clock. The offsets are (time, offset) at the timeline's start and now."""
-    return moment + float(np.interp(moment, offsets[:, 0], offsets[:, 1]))
-
-
-def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:
-    """Returns the events in Chrome's trace event format. Times are in microseconds since the first span began."""
+def trace_events(ranks: list[list[Span]]) -> list[traces.Event]:
+    """Returns a process for each rank, with a thread for each lane. The trace begins with the first span."""
     origin = min((span.began for spans in ranks for span in spans), default=0.0)
-    events: list[dict[str, Any]] = []
+    events: list[traces.Event] = []
     for rank, spans in enumerate(ranks):
-        events += _labels(rank)
-        for span in spans:
-            # Round both ends, not the length, so that a span inside another one stays inside.
-            began, ended = (round((moment - origin) * 1e6, 3) for moment in (span.began, span.ended))
-            events.append(
-                {"ph": "X", "name": span.name, "cat": span.lane, "pid": rank, "tid": LANES.index(span.lane),
-                 "ts": began, "dur": round(ended - began, 3), "args": span.details}
-            )  # fmt: skip
+        events += traces.label(f"rank {rank}", rank, order=rank)
+        for lane, name in enumerate(LANES):
+            events += traces.label(name, rank, lane, order=lane)
+        events += [
+            traces.span(
+                span.name, span.began - origin, span.ended - origin, rank, LANES.index(span.lane),
+                cat=span.lane, args=span.details,
+            )
+            for span in spans
+        ]  # fmt: skip
     return events
-
-
-def _labels(rank: int) -> list[dict[str, Any]]:
-    """Returns the events that name a rank and its lanes for the viewer, and order them."""
-    named = [("process", 0, f"rank {rank}", rank)]
-    named += [("thread", lane, name, lane) for lane, name in enumerate(LANES)]
-    return [
-        {"ph": "M", "name": f"{what}_{key}", "pid": rank, "tid": lane, "args": {key: value}}
-        for what, lane, name, order in named
-        for key, value in (("name", name), ("sort_index", order))
-    ]

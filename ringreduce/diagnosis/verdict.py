@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringreduce.diagnosis.ranks import Group, Rank, Wait
+from ringreduce.diagnosis.ranks import GroupState, Rank, Wait
 from ringreduce.diagnosis.stacks import where
 
 __all__ = ["in_full", "in_words", "jobs", "verdicts"]
@@ -48,7 +48,7 @@ class _Place:
     """A rank of a group: the process, and the group as it sees it."""
 
     rank: Rank
-    group: Group
+    group: GroupState
 
     @property
     def waits(self) -> Wait | None:
@@ -94,7 +94,7 @@ def verdicts(job: Sequence[Rank], longer_than: float = 1.0) -> list[str]:
     return found
 
 
-def _active(group: Group) -> bool:
+def _active(group: GroupState) -> bool:
     return group.begun > 0 or group.message is not None
 
 
@@ -152,7 +152,7 @@ def _verb(count: int, verb: str) -> str:
     return verb + "s" if count == 1 else verb
 
 
-def _members(group: Group) -> str:
+def _members(group: GroupState) -> str:
     return in_words(group.members) if group.members else f"{group.size} ranks"
 
 
@@ -166,7 +166,7 @@ def _circle(waiting: dict[int, _Place], front: int, call: str, which: str) -> st
     return f"all known ranks have called #{front}, {call}{which}, and wait: {pairs}"
 
 
-def _doing(rank: int, place: _Place | None, group: Group, other: Rank, alive: set[int]) -> str:
+def _doing(rank: int, place: _Place | None, group: GroupState, other: Rank, alive: set[int]) -> str:
     """Says what an awaited rank does instead."""
     if place is None:
         if group.name(rank) in alive:

@@ -6,8 +6,8 @@ No data moves here. docs/algorithms.md explains the model; ``python -m ringreduc
 
 from ringreduce.schedules.catalogue import Algorithm, algorithms, schedule, table
 from ringreduce.schedules.collectives import COLLECTIVES, Collective
-from ringreduce.schedules.model import Local, Recv, Round, Schedule, ScheduleError, Send
 from ringreduce.schedules.registry import Custom, check, custom, load, register
+from ringreduce.schedules.steps import Local, Recv, Round, Schedule, ScheduleError, Send
 
 __all__ = [
     "COLLECTIVES",

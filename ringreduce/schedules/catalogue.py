@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ringreduce._engine import schedules as _engine
 from ringreduce._engine import values
 from ringreduce.schedules.collectives import COLLECTIVES
-from ringreduce.schedules.model import Schedule, ScheduleError
 from ringreduce.schedules.registry import Custom, custom, hosts_of, registered
+from ringreduce.schedules.steps import Schedule, ScheduleError
 
 
 @dataclass(frozen=True)

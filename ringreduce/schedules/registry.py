@@ -11,7 +11,7 @@ from typing import Any
 
 from ringreduce._engine import schedules as _engine
 from ringreduce._engine import values
-from ringreduce.schedules.model import Schedule, ScheduleError
+from ringreduce.schedules.steps import Schedule, ScheduleError
 
 Function = Callable[..., Schedule]
 """An algorithm written in Python: ``(world, rank) -> Schedule``.

@@ -21,18 +21,18 @@ from itertools import accumulate
 from typing import IO, Any
 
 from ringreduce.descriptors import above_standard, drop_output, with_standard_streams
+from ringreduce.start.launchers.again import NEWCOMER
 from ringreduce.start.orphans import end_with_parent
 
-__all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "status_of"]
+__all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "HostJob", "agent", "ending", "status_of"]
 
 GRACE = 5.0  # seconds for ranks to end by themselves after a failure, Ctrl-C or SIGTERM
 LOOK_EVERY = 0.05
 INTERRUPTED, ENDED = 130, 143  # a shell's status after SIGINT and SIGTERM
-NEWCOMER = "RINGREDUCE_NEWCOMER"
 
 
 @dataclass(frozen=True)
-class Job:
+class HostJob:
     """The work of an agent."""
 
     command: list[str]
@@ -48,7 +48,7 @@ class Job:
     )  # each host's number of ranks, for Horovod's variables
 
 
-def _of_horovod(job: Job, local: int) -> dict[str, str]:
+def _of_horovod(job: HostJob, local: int) -> dict[str, str]:
     """Returns the variables that horovodrun sets for a rank."""
     if not job.as_horovod:
         return {}
@@ -69,11 +69,16 @@ def status_of(code: int) -> int:
 
 
 def ending(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    """Returns how a process ended, such as "was killed by SIGKILL"."""
+    if code >= 0:
+        return f"exited with status {code}"
+    with contextlib.suppress(ValueError):  # a signal without a name
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
 
 
 @above_standard()
-def agent(job: Job, until: IO[bytes] | None) -> int:
+def agent(job: HostJob, until: IO[bytes] | None) -> int:
     """Starts a host's ranks and waits for them. Ends them if a byte, or the end of file, is read from `until`."""
     ranks = _Ranks(job)
     try:
@@ -94,7 +99,7 @@ def agent(job: Job, until: IO[bytes] | None) -> int:
 class _Ranks:
     """The processes of a host's ranks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: HostJob) -> None:
         self._job = job
         self._parts: dict[int, bytes] = {}  # incomplete lines
         self._restarts = job.restarts  # that are left
@@ -251,7 +256,7 @@ class _Ranks:
 def _main() -> int:
     """Runs the agent of another host. Its job is the first line of standard input."""
     with_standard_streams()
-    job = Job(**json.loads(sys.stdin.buffer.readline()))
+    job = HostJob(**json.loads(sys.stdin.buffer.readline()))
     return agent(job, sys.stdin.buffer)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from ringreduce import _engine, diagnosis, environment, log
@@ -27,7 +29,6 @@ from ringreduce.start.launchers import (
 
 if TYPE_CHECKING:
     from ringreduce.start.growing.joining import Newcomer
-    from ringreduce.start.meeting.places import Place
 
 __all__ = ["Exchange", "init", "join"]
 
@@ -118,30 +119,15 @@ def init(
     diagnosis.begin(rank)
     if store is None and known is None and size > 1:
         raise ValueError("store is required with rank and size: the ranks need it to meet")
-    origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
     job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
+    origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
+    meets = origin
     if job is not None and (store is None or hasattr(store, "Get_rank")):
-        rank, store = job.rank, job.exchange
-    encrypts = os.environ.get("RINGREDUCE_TLS") == "1" if encrypt is None else encrypt
-    with _exchange_for(store, known, rank, size, timeout, encrypts) as exchange:
+        rank, meets = job.rank, replace(origin, store=job.exchange)
+    with _exchange_for(meets, rank, size, timeout) as exchange:
         environment.check(os.environ, alone=size == 1)
-        return Communicator(
-            _engine.connect(
-                rank,
-                size,
-                exchange,
-                timeout,
-                reproducible,
-                transport or "",
-                job,
-                encrypt,
-                max_blocks,
-                priority,
-            ),
-            timeout,
-            origin.growth,
-        )
+        return Communicator(origin.connect(rank, size, exchange, timeout, job), timeout, origin.growth)
 
 
 def join(
@@ -239,58 +225,39 @@ def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob
     return job
 
 
-class _Meeting:
-    """An exchange that is closed when the ranks are connected."""
-
-    def __init__(self, exchange: Exchange, leave: Callable[[object], None] = lambda error: None) -> None:
-        self._exchange = exchange
-        self._leave = leave
-
-    def __enter__(self) -> Exchange:
-        return self._exchange
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._leave(error)
-
-
-def meeting_of(known: Launched, timeout: float) -> _Meeting:
+def meeting_of(known: Launched, timeout: float) -> AbstractContextManager[Exchange]:
     """Returns a context manager in which the ranks of a launcher meet. Its value is an :data:`Exchange`."""
-    return _exchange_for(
-        None, known, known.rank, known.size, timeout, os.environ.get("RINGREDUCE_TLS") == "1"
-    )
+    return _exchange_for(Origin(None, known), known.rank, known.size, timeout)
 
 
-def _exchange_for(
-    store: Any, known: Launched | None, rank: int, size: int, timeout: float, encrypt: bool
-) -> _Meeting:
+@contextmanager
+def _exchange_for(origin: Origin, rank: int, size: int, timeout: float) -> Iterator[Exchange]:
+    """Lets the ranks meet, and ends the meeting when they are connected."""
     if size == 1:
-        return _Meeting(lambda blob: [blob])
+        yield lambda blob: [blob]
+        return
+    store, known = origin.store, origin.known
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
     by = f", started by {known.launcher}," if known else ""
     where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
     if hasattr(store, "allgather"):
-        return _Meeting(store.allgather)
-    place = place_of(store)
-    if place is not None:
-        return _meet(place, rank, size, timeout, encrypt)
-    if callable(store):
-        return _Meeting(store)
-    raise TypeError(
-        f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}"
-    )
+        yield store.allgather
+    elif (place := place_of(store)) is not None:
+        from ringreduce.start.rendezvous import gathering  # imports sockets, which only this needs
 
-
-def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
-    deadline = time.monotonic() + timeout
-    from ringreduce.start.meeting import meeting  # imports sockets, which only this needs
-
-    group = meeting.join(where, rank, size, deadline, encrypt)
-
-    def leave(error: object) -> None:
-        if isinstance(error, ValueError):  # of this rank, which the others know nothing of
+        group = gathering.join(place, rank, size, time.monotonic() + timeout, origin.encrypts())
+        try:
+            yield group.exchange
+        except ValueError as error:  # of this rank, which the others know nothing of
             group.tell(Error(f"rank {rank}: {error}"))
-        group.close()
-
-    return _Meeting(group.exchange, leave)
+            raise
+        finally:
+            group.close()
+    elif callable(store):
+        yield store
+    else:
+        raise TypeError(
+            f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}"
+        )

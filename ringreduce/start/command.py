@@ -8,8 +8,8 @@ from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFor
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringreduce.hosts import Place, hosts_named
-from ringreduce.start.programs import start
+from ringreduce.hosts import HostSlots, hosts_named
+from ringreduce.start.supervisor import start
 
 __all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
 
@@ -65,7 +65,7 @@ def add_options(one: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Returns the exit status of the first rank that failed, or 0. Raises ValueError for an invalid option."""
     if options.hosts is None:
-        places = [Place("", _cores() if options.ranks is None else options.ranks)]
+        places = [HostSlots("", _cores() if options.ranks is None else options.ranks)]
     else:
         places = hosts_named(options.hosts, options.ranks)
     for place in places:

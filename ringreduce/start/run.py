@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import secrets
-import signal
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ from ringreduce.build.cuda_driver import has_initialized_driver
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, PeerLost, RankFailed
+from ringreduce.start.agent import ending
 from ringreduce.start.bootstrap import check, init
 from ringreduce.start.orphans import end_with_parent
 
@@ -145,7 +145,7 @@ def _answer(pipe: Connection, process: Any) -> tuple[bool, Any]:
             answer: tuple[bool, Any] = pickle.loads(pipe.recv_bytes())
             return answer
     process.join()
-    return False, (_how_it_ended(process.exitcode), None)
+    return False, (ending(process.exitcode).removeprefix("was "), None)
 
 
 def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFailed:
@@ -155,13 +155,6 @@ def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFaile
     error = RankFailed(f"rank {rank} failed: {text}", rank)
     error.__cause__ = cause
     return error
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-    return f"exited with status {code}"
 
 
 def _rank_main(

@@ -18,7 +18,8 @@ import pytest
 
 import ringreduce
 from ringreduce.start import bootstrap
-from ringreduce.start.launchers import Launched, hosts_of, launched
+from ringreduce.start.launchers import Launched, launched
+from ringreduce.start.launchers.slurm import hosts_of
 from tests.processes import Processes
 
 PROGRAM = """

@@ -15,7 +15,7 @@ import pytest
 
 import ringreduce
 from ringreduce import environment, log
-from ringreduce.start.meeting import meeting
+from ringreduce.start.rendezvous import gathering
 from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(60)
@@ -201,7 +201,7 @@ def test_who_is_missing_is_said_while_they_meet(capfd, monkeypatch):
     log.begin(0)
     name = uuid.uuid4().hex
     meet = [
-        threading.Thread(target=meeting.join, args=(name, rank, 3, time.monotonic() + 30))
+        threading.Thread(target=gathering.join, args=(name, rank, 3, time.monotonic() + 30))
         for rank in range(3)
     ]
     meet[0].start()
@@ -220,7 +220,7 @@ def test_rank_0_that_is_missing_is_said_by_one(capfd, monkeypatch):
     log.begin(1)
     name = uuid.uuid4().hex
     meet = [
-        threading.Thread(target=meeting.join, args=(name, rank, 3, time.monotonic() + 30))
+        threading.Thread(target=gathering.join, args=(name, rank, 3, time.monotonic() + 30))
         for rank in range(3)
     ]
     meet[1].start()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-import ringreduce.start.meeting.meeting  # as ranks would
+import ringreduce.start.rendezvous.gathering  # as ranks would
 from tests.chaos.plan import Trial
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))

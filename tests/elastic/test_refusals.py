@@ -11,7 +11,7 @@ import time
 import pytest
 
 import ringreduce
-from ringreduce.start.meeting.named_places import place_named
+from ringreduce.start.rendezvous.named_places import place_named
 from tests.elastic.ranks import Job, await_newcomers, await_together, described
 
 
@@ -28,7 +28,9 @@ def _refused(me, text, **options):
 
 
 def _other_version(me):
-    ringreduce.__version__ = "0.0.1"
+    from ringreduce.start.growing import origin
+
+    origin.__version__ = "0.0.1"
     _refused(
         me, r"version of ringreduce must be the same: it is '[^']+' in the group, '0.0.1' in the newcomer"
     )
@@ -86,7 +88,7 @@ def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, monkeypatc
 
 
 def test_another_secret_is_told(monkeypatch):
-    from ringreduce.start.meeting import reception
+    from ringreduce.start.rendezvous import reception
 
     monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
@@ -109,7 +111,7 @@ def test_another_secret_is_told(monkeypatch):
 
 def test_a_newcomer_waits_for_a_group_that_still_starts(monkeypatch):
     """Its greeting comes to the port where the ranks meet, long before the last of them."""
-    from ringreduce.start.meeting import reception
+    from ringreduce.start.rendezvous import reception
 
     monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
@@ -159,7 +161,7 @@ def test_a_newcomer_whose_group_never_starts_is_told(monkeypatch):
 
 
 def test_a_rank_that_should_join_is_told(monkeypatch):
-    from ringreduce.start.meeting import reception
+    from ringreduce.start.rendezvous import reception
 
     monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")

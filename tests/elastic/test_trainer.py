@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +23,13 @@ import torch._dynamo  # optimizers import it, which takes seconds: once, before 
 import ringreduce
 from ringreduce import elastic
 from ringreduce.balance import equal_shares
-from ringreduce.elastic.group import Group
+from ringreduce.elastic.elastic_group import ElasticGroup
 from ringreduce.elastic.runs import checkpoints_in
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.data import ShardedSampler
-from ringreduce.train.report import Progress
-from ringreduce.train.run import _steps
 from ringreduce.train.trainer import Trainer
+from ringreduce.train.training_log import Progress
+from ringreduce.train.training_run import _steps
 from tests.elastic.ranks import Job, kill_self
 from tests.elastic.training import DYING
 
@@ -138,7 +137,7 @@ def trained(me, config, slow=-1, agrees=False):
         if me.number == 1 and trainer.done == FATAL:
             if not agrees:
                 die()
-            Group.commit = die
+            ElasticGroup.commit = die
         return learn()
 
     trainer._learn = disturbed

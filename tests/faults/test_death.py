@@ -204,10 +204,10 @@ def _die_during_init(board, rank, victim, calls, store):
 def _init_by_hand(rank, count, name, board, victim, calls, pipe):
     import pickle
 
-    from ringreduce.start.meeting import meeting
+    from ringreduce.start.rendezvous import gathering
 
     try:
-        group = meeting.join(name, rank, count, time.monotonic() + 20)
+        group = gathering.join(name, rank, count, time.monotonic() + 20)
         ringreduce.init(rank, count, _die_during_init(board, rank, victim, calls, group), timeout=20)
         outcome = None
     except ringreduce.Error as error:

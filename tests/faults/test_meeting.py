@@ -21,9 +21,9 @@ import pytest
 from hypothesis import strategies as st
 
 import ringreduce
-from ringreduce.start.meeting import frames, meeting, reception
-from ringreduce.start.meeting.named_places import place_named
-from ringreduce.start.meeting.network_places import NetworkPlace
+from ringreduce.start.rendezvous import frames, gathering, reception
+from ringreduce.start.rendezvous.named_places import place_named
+from ringreduce.start.rendezvous.network_places import NetworkPlace
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -49,7 +49,7 @@ class Meeting:
 
     def _meet(self, rank: int) -> None:
         try:
-            group = meeting.join(self.name, rank, self.size, self.deadline)
+            group = gathering.join(self.name, rank, self.size, self.deadline)
             group.exchange(b"first")
             self.found[rank] = group.exchange(str(rank).encode())
             group.close()
@@ -144,7 +144,7 @@ def _free_address() -> str:
 def _join(address: str, rank: int, secret: str, timeout: float) -> str:
     """What rank 0 or 1 of 2 is told when it cannot meet the other."""
     try:
-        meeting.join(NetworkPlace([address], secret.encode()), rank, 2, time.monotonic() + timeout)
+        gathering.join(NetworkPlace([address], secret.encode()), rank, 2, time.monotonic() + timeout)
     except ringreduce.Error as error:
         return str(error)
     return "they have met"
@@ -167,7 +167,7 @@ def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
     with ThreadPoolExecutor() as pool:
         host = pool.submit(_join, address, 0, "one", 2.0)
         with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET differs from this rank's"):
-            meeting.join(f"tcp://{address}", 1, 2, time.monotonic() + 300)
+            gathering.join(f"tcp://{address}", 1, 2, time.monotonic() + 300)
         host.result()
 
 
@@ -191,7 +191,7 @@ def test_refusals_are_told_to_ranks_that_were_not_refused():
 
         def join(rank, secret):
             with pytest.raises(ringreduce.TimeoutError) as late:
-                meeting.join(NetworkPlace([address], secret), rank, 3, time.monotonic() + 1)
+                gathering.join(NetworkPlace([address], secret), rank, 3, time.monotonic() + 1)
             return str(late.value)
 
         said = list(pool.map(join, range(3), [b"one", b"one", b"another"]))
@@ -294,7 +294,7 @@ def test_a_rank_that_dies_after_its_last_word_fails_nobodys_exchange():
     name, deadline, said = secrets.token_hex(8), time.monotonic() + 10, threading.Barrier(3)
 
     def meet(rank):
-        group = meeting.join(name, rank, 3, deadline)
+        group = gathering.join(name, rank, 3, deadline)
         if rank > 0:
             group._host.sendall(frames.HEADER.pack(frames.DATA, 1) + str(rank).encode())
         if rank == 1:
@@ -350,10 +350,10 @@ def test_a_rank_that_was_started_again_takes_only_an_empty_place():
     ranks.start(0, 1)
     place = place_named(ranks.name)
     with ranks.knock():  # rank 0 listens
-        assert meeting.take_place(place, 1, 4, ranks.deadline, False) is None  # of another size
+        assert gathering.take_place(place, 1, 4, ranks.deadline, False) is None  # of another size
     time.sleep(0.2)  # rank 1 has come
-    assert meeting.take_place(place, 1, 3, ranks.deadline, False) is None
-    group = meeting.take_place(place, 2, 3, ranks.deadline, False)
+    assert gathering.take_place(place, 1, 3, ranks.deadline, False) is None
+    group = gathering.take_place(place, 2, 3, ranks.deadline, False)
     group.exchange(b"first")
     assert group.exchange(b"2") == [b"0", b"1", b"2"]
     group.close()
@@ -367,7 +367,7 @@ def test_ranks_that_were_all_started_again(none_left):
 
     def meet(rank):
         while time.monotonic() < deadline:
-            group = meeting.take_place(place, rank, 2, deadline + 5, False, none_left)
+            group = gathering.take_place(place, rank, 2, deadline + 5, False, none_left)
             if group is not None:
                 return group.exchange(b"")
         return None

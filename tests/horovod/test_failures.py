@@ -158,19 +158,19 @@ def test_the_check_can_be_disabled():
     [("HOROVOD_CYCLE_TIME", "fast"), ("HOROVOD_FUSION_THRESHOLD", "-1"), ("HOROVOD_LOG_LEVEL", "loud")],
 )
 def test_an_invalid_variable_is_named(monkeypatch, name, value):
-    from ringreduce.horovod import settings
+    from ringreduce.horovod import variables
 
     with pytest.raises(ValueError, match=f"{name} .*{value}"):
-        settings.read({name: value})
+        variables.read({name: value})
 
 
 def test_autotune_is_accepted(caplog):
-    from ringreduce.horovod import settings
+    from ringreduce.horovod import variables
 
     with caplog.at_level(logging.INFO, "ringreduce.horovod"):
-        found = settings.read(
+        found = variables.read(
             {"HOROVOD_AUTOTUNE": "1", "HOROVOD_LOG_LEVEL": "info", "HOROVOD_CYCLE_TIME": ""}
         )
     assert found.cycle == 1e-3
     assert "nothing to tune" in caplog.text
-    settings.read({"HOROVOD_LOG_LEVEL": "warning"})
+    variables.read({"HOROVOD_LOG_LEVEL": "warning"})

@@ -9,10 +9,10 @@ import pytest
 
 from ringreduce.build import mpi_library as library
 from ringreduce.build import on_first_use as building
-from ringreduce.build.mpi_library import Library
+from ringreduce.build.mpi_library import MpiLibrary
 from ringreduce.frameworks import mpi as interposer
 
-OPEN_MPI = Library(
+OPEN_MPI = MpiLibrary(
     Path("/opt/bin/mpicc"),
     ("-I/opt/include", "-L/opt/lib", "-lmpi"),
     {

@@ -19,7 +19,7 @@ from by_hand import Ranks
 from proxy import Proxy, ranks_behind
 
 import ringreduce
-from ringreduce.start.meeting import meeting
+from ringreduce.start.rendezvous import gathering
 
 MARK = np.frombuffer(b"what nobody else is to know at all" * 16, "uint8")
 LARGE = 1 << 20
@@ -148,7 +148,7 @@ def shaken(keys, change=lambda piece: piece):
     listener.close()
 
     def talk(i):
-        from ringreduce.start.meeting.encrypted import Encrypted
+        from ringreduce.start.rendezvous.encrypted import Encrypted
 
         end = Encrypted(ends[i], i == 0, keys[i])
         end.settimeout(10)
@@ -256,7 +256,7 @@ def met(change, encrypt=(True, True), blob=b"what each tells the other, such as 
 
     def meet(rank):
         try:
-            group = meeting.join(places[rank], rank, 2, time.monotonic() + 5, encrypt[rank])
+            group = gathering.join(places[rank], rank, 2, time.monotonic() + 5, encrypt[rank])
             try:
                 return [group.exchange(blob + str(rank).encode()) for _ in range(2)]
             finally:

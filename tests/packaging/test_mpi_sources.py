@@ -7,10 +7,10 @@ from pathlib import Path
 from installation import by_make, install
 
 from ringreduce.build import on_first_use as building
-from ringreduce.build.mpi_library import Library
+from ringreduce.build.mpi_library import MpiLibrary
 from ringreduce.frameworks import mpi as interposer
 
-MPI = Library(Path("mpicc"), (), {"MPI_VERSION": "4", "OMPI_MAJOR_VERSION": "6"})
+MPI = MpiLibrary(Path("mpicc"), (), {"MPI_VERSION": "4", "OMPI_MAJOR_VERSION": "6"})
 
 
 def test_sources_are_the_front_and_what_is_in_it():

@@ -1,6 +1,8 @@
 """Every room of ringreduce/ imports only what lies below it, and there is no circle. README.md shows the rooms."""
 
 import ast
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,7 +22,9 @@ GROUND = [
     "log",
     "plotting",
     "requirement",
+    "settings",
     "text",
+    "traces",
 ]
 STARTED = ["schedules", "build", "communicator", "diagnosis", "start"]
 TRAINED = ["start", "communicator", "training.foundation"]
@@ -37,8 +41,8 @@ ROOMS = {
     "start.orphans": [],
     "start.munge": [],
     "start.launchers": ["start.orphans", "start.munge"],
-    "start.meeting": ["start.launchers", "start.munge"],
-    "start.growing": ["communicator", "start.launchers", "start.meeting"],
+    "start.rendezvous": ["start.launchers", "start.munge"],
+    "start.growing": ["communicator", "start.launchers", "start.rendezvous"],
     "start": ["build", "communicator", "diagnosis"],
     "training.foundation": ["communicator"],
     "training.compression": ["communicator", *PUBLIC],
@@ -131,7 +135,7 @@ def test_the_rooms_have_no_circle():
         ("communicator.groups", "start.growing.growth"),
         ("communicator.communicator", "studies.synthesis"),
         ("diagnosis.reporting", "start.bootstrap"),
-        ("start.meeting.reception", "start.growing.door"),
+        ("start.rendezvous.reception", "start.growing.door"),
         ("training.foundation.bucket", "training.data_parallel.wrapper"),
         ("training.data_parallel.wrapper", "training.elastic"),
         ("studies.simulate.simulation", "studies.model"),
@@ -142,3 +146,9 @@ def test_the_rooms_have_no_circle():
 )
 def test_what_points_upward_is_found(name, imported):
     assert points_upward(name, imported)
+
+
+def test_a_module_that_was_imported_by_its_own_name_has_its_short_one():
+    """As when an actor or a spawned rank unpickles what uses ringreduce.balance."""
+    code = "import ringreduce.training.balance as own, ringreduce; assert ringreduce.balance is own"
+    subprocess.run([sys.executable, "-c", code], check=True)

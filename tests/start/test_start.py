@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ringreduce.cli import main
-from ringreduce.hosts import Place, hosts_named
+from ringreduce.hosts import HostSlots, hosts_named
 from tests.processes import gone
 
 RUN = [sys.executable, "-m", "ringreduce", "run"]
@@ -172,6 +172,11 @@ def test_a_rank_that_is_killed():
     assert done.returncode == 137 and done.stderr == "ringreduce: rank 0 was killed by SIGKILL\n"
 
 
+def test_a_signal_without_a_name():
+    done = ran("-n", 1, "sh", "-c", "kill -40 $$")
+    assert done.returncode == 168 and done.stderr == "ringreduce: rank 0 was killed by signal 40\n"
+
+
 def test_ranks_get_cores_of_their_own():
     cores = len(os.sched_getaffinity(0))
     show = [
@@ -188,8 +193,8 @@ def test_ranks_get_cores_of_their_own():
 
 
 def test_hosts_named():
-    assert hosts_named("a:2, user@b:4", None) == [Place("a", 2), Place("user@b", 4)]
-    assert hosts_named("a,b", 3) == [Place("a", 3), Place("b", 3)]
+    assert hosts_named("a:2, user@b:4", None) == [HostSlots("a", 2), HostSlots("user@b", 4)]
+    assert hosts_named("a,b", 3) == [HostSlots("a", 3), HostSlots("b", 3)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import random
 from pathlib import Path
 
-from ringreduce.study.results import COLUMNS
+from ringreduce.study.folder import COLUMNS
 
 # Microseconds a call and bytes a microsecond, on two ranks. Two of them are the same: they tie.
 ALGORITHMS = {

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ringreduce.cli import main
 from ringreduce.study import load
-from ringreduce.study.results import as_rows, save
+from ringreduce.study.folder import as_rows, save
 from tests.study.test_plan import FUNCTION
 
 PLAN = """

@@ -57,7 +57,7 @@ def test_all_stands_for_the_catalogue_of_each_collective():
         ("wires = ['int4']", "wires.0: there is no wire format 'int4'; choose from bf16"),
         ("dtypes = ['float12']", "dtypes.0: there is no dtype 'float12'"),
         ("sizes = ['64 kilo']", "sizes.0: '64 kilo' is not a number of bytes"),
-        ("worlds = [1]", "worlds.0: Input should be greater than or equal to 2"),
+        ("worlds = [1]", "worlds.0 must be >= 2, not 1"),
         ("worlds = []", "worlds: List should have at least 1 item"),
         ("[launches]\nleast = 9\nmost = 3", "launches: least (9) must not exceed most (3)"),
         ("[launches]\nlowest = 9", "launches.lowest: there is no such key"),

@@ -9,11 +9,11 @@ import re
 import pandas as pd
 import pytest
 
+from ringreduce.study.folder import load
 from ringreduce.study.report import write, write_map
 from ringreduce.study.report.figures import figures
-from ringreduce.study.report.predictions import predictions
+from ringreduce.study.report.prediction_errors import predictions
 from ringreduce.study.report.winners_map import winners_map
-from ringreduce.study.results import load
 from tests.study import synthetic
 
 NASTY = "</script><script>alert(1)</script><b>\"'&{{ 7 * 7 }}"

@@ -12,8 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from ringreduce.study.folder import load
 from ringreduce.study.report import write
-from ringreduce.study.results import load
 from tests.study import synthetic
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

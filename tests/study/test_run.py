@@ -16,12 +16,12 @@ pytest.importorskip("pydantic")
 from ringreduce.model import Model
 from ringreduce.model.model import CAUSES, Costs
 from ringreduce.study import load, winners
-from ringreduce.study import run as running
+from ringreduce.study import runner as running
 from ringreduce.study.launch import Found
-from ringreduce.study.plan import Entry, Plan
-from ringreduce.study.run import Group, Runner, locked, opened
+from ringreduce.study.plan import Competitor, Plan
+from ringreduce.study.runner import CellGroup, Runner, locked, opened
 
-TWO = [Entry(name="ring"), Entry(name="ring", label="ring again")]
+TWO = [Competitor(name="ring"), Competitor(name="ring", label="ring again")]
 
 
 class Machine:
@@ -90,7 +90,7 @@ def test_the_budget_ends_a_study_and_more_of_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_what_is_refused_is_asked_once_and_kept(tmp_path):
-    plan = Plan(algorithms=[*TWO, Entry(name="swing")], sizes=[64], launches={"least": 2, "most": 3})
+    plan = Plan(algorithms=[*TWO, Competitor(name="swing")], sizes=[64], launches={"least": 2, "most": 3})
     machine = Machine(1, refuses=["swing"])
     study = ended(tmp_path, plan, machine).study
     assert [len(blocks[0].entries) for _, blocks, _ in machine.asked] == [3, 3, 2, 2, 2, 2]
@@ -128,7 +128,8 @@ def test_two_studies_do_not_write_into_one_folder(tmp_path):
 
 def predicted(folder, model, **more):
     plan = Plan(
-        algorithms=[Entry(name="one_shot"), *TWO], sizes=["1M"], launches={"least": 1, "most": 1}, model=model, **more
+        algorithms=[Competitor(name="one_shot"), *TWO], sizes=["1M"], launches={"least": 1, "most": 1},
+        model=model, **more,
     )  # fmt: skip
     return ended(folder, plan, Machine(1)).study.rows.set_index("algorithm").predicted_us
 
@@ -162,8 +163,8 @@ def test_a_model_predicts_what_it_was_fitted_to(tmp_path):
 def test_studies_that_stop_by_themselves_declare_no_false_winner(tmp_path):
     """An algorithm under two names, beside a slower and a slightly faster one: 20 studies that stop by themselves."""
     plan = Plan(
-        algorithms=[*TWO, Entry(name="swing"), Entry(name="tree")], sizes=[8, 65536], worlds=[2, 4], interval=0.08,
-        launches={"least": 4, "most": 12},
+        algorithms=[*TWO, Competitor(name="swing"), Competitor(name="tree")], sizes=[8, 65536], worlds=[2, 4],
+        interval=0.08, launches={"least": 4, "most": 12},
     )  # fmt: skip
     false = found = 0
     for seed in range(20):
@@ -235,4 +236,4 @@ def test_an_interrupted_study_says_how_to_go_on(tmp_path):
 def test_a_group_is_a_world_and_a_transport():
     plan = Plan(worlds=[2, 3], transports=["shm", "tcp"])
     study, plan = opened(running.Path("nowhere"), plan)
-    assert Group(3, "tcp") in Runner(study, plan, Machine(0)).groups()
+    assert CellGroup(3, "tcp") in Runner(study, plan, Machine(0)).groups()

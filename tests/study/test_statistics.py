@@ -11,7 +11,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
 
 from ringreduce.study import changes, load, summaries, winners
-from ringreduce.study.results import Study, as_rows, save
+from ringreduce.study.folder import Study, as_rows, save
 
 SIZES, WORLDS = (8, 512, 4 << 10, 64 << 10, 1 << 20, 16 << 20), (2, 4)
 

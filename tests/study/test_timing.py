@@ -15,7 +15,8 @@ import ringreduce
 from ringreduce.bench.ours import ours
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.protocol import Buffers
-from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.communicator.clocks import Clock
+from ringreduce.studies.measuring.common_start import Start
 from ringreduce.studies.measuring.timing import Figure, WrongResult, measure, warmup
 from tests.conftest import on_threads
 from tests.processes import metronome

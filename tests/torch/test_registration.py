@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from ringreduce.backend import rendezvous
+from ringreduce.backend import env_rendezvous
 from tests.forked import forked
 from tests.torch.groups import on_process_group
 
@@ -286,7 +286,7 @@ def ask(monkeypatch):
             given.append((url, others))
             return iter(())
 
-        for _ in rendezvous.extended(torchs)(url, timeout=timedelta(seconds=1)):
+        for _ in env_rendezvous.extended(torchs)(url, timeout=timedelta(seconds=1)):
             pass
         ((asked_url, others),) = given
         assert others == {"timeout": timedelta(seconds=1)}

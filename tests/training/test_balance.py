@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import ringreduce
 from ringreduce import DataParallel
 from ringreduce.balance import Balance, equal_shares, fair_shares
-from ringreduce.balance.shares import step_time
+from ringreduce.balance.batch_shares import step_time
 from ringreduce.train.data import ShardedSampler
 from tests.training.models import TINY, chain, gradients, on_ranks, same, whole
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +16,9 @@ import torch
 
 import ringreduce
 from ringreduce.train import checkpoint
-from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import exposed_share, make_row, summary
-from ringreduce.train.trainer import Step, Trainer
+from ringreduce.train.config import Config, ConfigError, replace
+from ringreduce.train.trainer import StepReport, Trainer
+from ringreduce.train.training_log import exposed_share, make_row, summary
 
 GPT = Config(
     layers=2, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, steps=8, warmup=2, evaluate_samples=24,
@@ -216,6 +215,8 @@ def test_exposed_share_is_a_part_of_the_communication(communication, exposed, sh
 def test_summary_does_not_count_late_ranks_as_communication():
     (comm,) = ringreduce.local_group(1)
     trainer = Trainer(GPT, comm)
-    rows = [make_row(trainer, [Step([1.0], 1.0, 10.0, communication=0.1, exposed=9.0)]) for _ in range(3)]
+    rows = [
+        make_row(trainer, [StepReport([1.0], 1.0, 10.0, communication=0.1, exposed=9.0)]) for _ in range(3)
+    ]
     assert rows[0]["exposed_share"] == 1
     assert "100.00 ms (100 % exposed)" in summary(rows, 1)

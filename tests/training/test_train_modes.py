@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ import torch
 import ringreduce
 from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
-from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import make_row
+from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.trainer import Trainer
+from ringreduce.train.training_log import make_row
 from tests.training.test_train import DIGITS, GPT, _bytes_of, on_ranks, same_bits
 
 LOW = {

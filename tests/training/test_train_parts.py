@@ -29,7 +29,7 @@ from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, Windows, load_data, source_files
 from ringreduce.train.models import convnet, make_model
 from ringreduce.train.parallel import learning_rate_factor, make_optimizer, peak_learning_rate
-from ringreduce.train.run import _sharing
+from ringreduce.train.training_run import _sharing
 from tests.forked import forked
 
 # --- settings ------------------------------------------------------------------------------------------------
@@ -66,17 +66,18 @@ def test_toml(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ('{"stepz": 1, "batch": 2, "wdth": 3}', "no such setting: stepz, wdth"),
+        ('{"stepz": 1, "batch": 2, "wdth": 3}', "run.json: stepz, wdth: there is no such key"),
         ('{"steps": "many"}', "steps must be of type int, not 'many'"),
         ('{"steps": true}', "steps must be of type int, not True"),
         ('{"autocast": 1}', "autocast must be of type bool, not 1"),
         ('{"optimizer": "adam"}', "optimizer must be one of adamw, sgd, lars, lamb, not 'adam'"),
         ('{"batch": 0}', "batch must be >= 1"),
-        ('{"learning_rate": NaN}', "learning_rate must be >= 0"),
+        ('{"learning_rate": NaN}', "learning_rate must be of type float, not nan"),
+        ('{"clip": NaN}', "clip must be of type float, not nan"),
         ('{"learning_rate": Infinity}', "learning_rate must be < 1e38, not inf"),
         ('{"threads": 99999}', "threads must be <= 1024, not 99999"),
         ('{"bucket_mb": 0}', "bucket_mb must be > 0, not 0"),
-        ('{"bucket_mb": NaN}', "bucket_mb must be > 0, not nan"),
+        ('{"bucket_mb": NaN}', "bucket_mb must be of type float, not nan"),
         ('{"first_bucket_mb": 0.0}', "first_bucket_mb must be > 0, not 0.0"),
         ('{"top_fraction": 0}', "top_fraction must be > 0, not 0"),
         ('{"top_fraction": 1.5}', "top_fraction must be <= 1, not 1.5"),

@@ -26,7 +26,7 @@ from ringreduce.train.__main__ import main
 from ringreduce.train.checkpoint import existing
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import TOGETHER, Efficiency, measure, table
-from ringreduce.train.run import on_ranks
+from ringreduce.train.training_run import on_ranks
 from tests.conftest import slowly
 from tests.forked import forked, launched_ranks
 

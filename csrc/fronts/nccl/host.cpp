@@ -1,6 +1,4 @@
 // The side of the process that made a unique id, where ranks meet.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -28,7 +26,6 @@ constexpr char magic[8] = {'r', 'i', 'n', 'g', 'n', 'c', 'c', '1'};
 constexpr std::size_t most_strangers = 64;
 constexpr seconds stranger_has{10};
 constexpr seconds reader_has{10};
-constexpr int backlog = 4096;
 
 std::timed_mutex answering;  // held during an answer, which the end of the process does not cut off
 
@@ -43,21 +40,7 @@ struct Guest {
     heard.erase(0, sizeof value);
     return true;
   }
-  void say(const std::string& bytes) const {
-    std::size_t gone = 0;
-    const auto until = Clock::now() + reader_has;
-    while (gone < bytes.size() && Clock::now() < until) {
-      const ssize_t sent = ::send(socket.get(), bytes.data() + gone, bytes.size() - gone, MSG_NOSIGNAL);
-      if (sent > 0) {
-        gone += static_cast<std::size_t>(sent);
-      } else if (errno == EAGAIN) {
-        pollfd one{socket.get(), POLLOUT, 0};
-        poll(&one, 1, 100);
-      } else if (errno != EINTR) {
-        return;
-      }
-    }
-  }
+  void say(const std::string& bytes) const { send_all(socket.get(), bytes, Clock::now() + reader_has); }
 
   Descriptor socket;
   const Clock::time_point since = Clock::now();
@@ -133,14 +116,14 @@ class Host {
     }
     std::memcpy(guest.answer.nonce, random_bytes(sizeof guest.answer.nonce).data(),
                 sizeof guest.answer.nonce);
-    guest.answer.proof = proof_of("host", invitation_, greeting, guest.answer.nonce);
+    guest.answer.proof = proof_over(invitation_, greeting, guest.answer).of("accept");
     guest.say(bytes_of(guest.answer));
   }
 
   void admit(Guest& guest) {
     Digest proof{};
     if (guest.gone || !guest.take(proof)) return;
-    guest.gone = !equal(proof, proof_of("rank", invitation_, *guest.greeting, guest.answer.nonce));
+    guest.gone = !proof_over(invitation_, *guest.greeting, guest.answer).holds("dial", proof);
     if (guest.gone) return;
     const Greeting& greeting = *guest.greeting;
     const std::string name = "rank " + std::to_string(greeting.rank);
@@ -225,20 +208,6 @@ class Host {
   Clock::time_point until_;
   bool over_ = false;
 };
-
-// Sets the port.
-Descriptor listen_at(Address& address) {
-  sockaddr_storage storage;
-  socklen_t length = to_socket(address, storage);
-  auto* const at = reinterpret_cast<sockaddr*>(&storage);
-  Descriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (bind(socket.get(), at, length) != 0 || listen(socket.get(), backlog) != 0 ||
-      getsockname(socket.get(), at, &length) != 0) {
-    return {};
-  }
-  address.port = from_socket(storage).port;
-  return socket;
-}
 
 }  // namespace
 

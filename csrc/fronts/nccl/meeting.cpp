@@ -33,9 +33,21 @@ int wait_for(int fd, short events, Clock::duration limit) {
 
 }  // namespace
 
-Digest proof_of(const char* side, const Invitation& invitation, const Greeting& greeting, const char* nonce) {
-  return hmac_sha256({invitation.secret, sizeof invitation.secret},
-                     side + bytes_of(greeting) + std::string(nonce, sizeof greeting.nonce));
+void send_all(int fd, std::string_view bytes, Clock::time_point until) {
+  while (!bytes.empty() && Clock::now() < until) {
+    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN) {
+      wait_for(fd, POLLOUT, until - Clock::now());
+    } else if (errno != EINTR) {
+      return;  // what the other end said before it hung up can still be read
+    }
+  }
+}
+
+Proof proof_over(const Invitation& invitation, const Greeting& greeting, const Answer& answer) {
+  return {bytes_of(invitation.secret), bytes_of(greeting) + bytes_of(answer.nonce)};
 }
 
 Seat::Seat(const Invitation& invitation, int rank, int world) : rank_(rank), world_(world) {
@@ -82,30 +94,14 @@ void Seat::greet(const Invitation& invitation) {
   greeting.rank = rank_;
   greeting.world = world_;
   std::memcpy(greeting.nonce, random_bytes(sizeof greeting.nonce).data(), sizeof greeting.nonce);
-  say(&greeting, sizeof greeting);
+  send_all(socket_.get(), bytes_of(greeting), until_);
   Answer answer{};
   hear(&answer, sizeof answer);
-  if (!equal(answer.proof, proof_of("host", invitation, greeting, answer.nonce))) {
+  const Proof proof = proof_over(invitation, greeting, answer);
+  if (!proof.holds("accept", answer.proof)) {
     throw Refusal(nccl::remote_error, "another program listens where the unique id was made");
   }
-  const Digest proof = proof_of("rank", invitation, greeting, answer.nonce);
-  say(proof.data(), proof.size());
-}
-
-void Seat::say(const void* bytes, std::size_t count) {
-  const auto* at = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t sent = ::send(socket_.get(), at, count, MSG_NOSIGNAL);
-    if (sent > 0) {
-      at += sent;
-      count -= static_cast<std::size_t>(sent);
-    } else if (errno == EAGAIN) {
-      wait_for(socket_.get(), POLLOUT, until_ - Clock::now());
-    } else if (errno != EINTR) {
-      return;  // what the host said before it hung up can still be read
-    }
-    if (Clock::now() > until_) return;
-  }
+  send_all(socket_.get(), bytes_of(proof.of("dial")), until_);
 }
 
 void Seat::hear(void* bytes, std::size_t count) {
@@ -126,8 +122,7 @@ void Seat::hear(void* bytes, std::size_t count) {
 
 std::vector<std::string> Seat::exchange(const std::string& blob) {
   const Frame mine{Frame::blob, static_cast<std::uint32_t>(blob.size())};
-  const std::string message = bytes_of(mine) + blob;
-  say(message.data(), message.size());
+  send_all(socket_.get(), bytes_of(mine) + blob, until_);
   std::vector<std::string> all;
   while (static_cast<int>(all.size()) < world_) {
     Frame frame{};

@@ -2,13 +2,14 @@
 //
 // Rank                                           Host, where the unique id was made
 //   greeting (build, rank, world, random number)   ->
-//                                                  <-   random number, HMAC(secret, "host" + both)
-//   HMAC(secret, "rank" + both)                    ->
+//                                                  <-   random number, HMAC(secret, "accept" + both)
+//   HMAC(secret, "dial" + both)                    ->
 // Then each rank sends a blob, and receives all ranks' blobs, as often as all of them exchange.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpu/libnccl/entry_points.h"
@@ -50,7 +51,11 @@ struct Frame {
 inline constexpr std::uint32_t longest_blob = 1 << 20;
 inline constexpr std::chrono::minutes patience{30};  // with late ranks
 
-Digest proof_of(const char* side, const Invitation& invitation, const Greeting& greeting, const char* nonce);
+// What both ends prove to each other.
+Proof proof_over(const Invitation& invitation, const Greeting& greeting, const Answer& answer);
+
+// Sends as much as the other end takes until then.
+void send_all(int fd, std::string_view bytes, Clock::time_point until);
 
 // Opens the socket. A thread of this process serves it until the ranks have met, or forever if none comes.
 nccl::UniqueId invite();
@@ -69,7 +74,6 @@ class Seat {
  private:
   bool dial(const Address& address);
   void greet(const Invitation& invitation);
-  void say(const void* bytes, std::size_t count);
   void hear(void* bytes, std::size_t count);
 
   const int rank_, world_;

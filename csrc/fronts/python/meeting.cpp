@@ -1,4 +1,4 @@
-// TLS and addresses for ranks that meet over a network, the same as the tcp transport uses later.
+// Proofs, TLS and addresses for ranks that meet over a network, the same as the tcp transport uses later.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +12,7 @@
 #include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 #include "transport/tcp/addresses.h"
+#include "transport/tcp/secret.h"
 #include "transport/tcp/tls.h"
 
 namespace nb = nanobind;
@@ -20,8 +21,12 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
+std::string text(const nb::bytes& bytes) {
+  return {bytes.c_str(), bytes.size()};
+}
+
 std::unique_ptr<TlsChannel> over(int fd, bool begins, const nb::bytes& secret) {
-  return std::make_unique<TlsChannel>(fd, begins, tls_key({secret.c_str(), secret.size()}, "meeting"));
+  return std::make_unique<TlsChannel>(fd, begins, tls_key(text(secret), "meeting"));
 }
 
 // False if nothing can be done at the moment.
@@ -49,6 +54,18 @@ nb::object write(TlsChannel& channel, const nb::bytes& data) {
   return nb::int_(taken);
 }
 
+nb::bytes proof_of(const Proof& proof, const std::string& end) {
+  const Digest digest = proof.of(end);
+  return nb::bytes(digest.data(), digest.size());
+}
+
+bool proof_holds(const Proof& proof, const std::string& end, const nb::bytes& claimed) {
+  Digest digest{};
+  if (claimed.size() != digest.size()) return false;
+  std::memcpy(digest.data(), claimed.data(), digest.size());
+  return proof.holds(end, digest);
+}
+
 std::vector<std::string> places_here(std::uint16_t port) {
   std::vector<std::string> places;
   for (Address address : own_addresses(environment("RINGREDUCE_IFACE"))) {
@@ -65,6 +82,15 @@ void bind_meeting(nb::module_& m) {
       .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written but not sent yet.")
       .def("read", read, "count"_a)
       .def("write", write, "data"_a);
+  nb::class_<Proof>(m, "Proof", "What each end of a connection shows the other: that it knows the secret.")
+      .def(
+          "__init__",
+          [](Proof* self, const nb::bytes& secret, const nb::bytes& said) {
+            new (self) Proof(text(secret), text(said));
+          },
+          "secret"_a, "said"_a)
+      .def("of", proof_of, "end"_a)
+      .def("holds", proof_holds, "end"_a, "claimed"_a);
   m.def("tls_over", over, "fd"_a, "begins"_a, "secret"_a,
         "Returns a TLS end over a connected non-blocking socket, with a key derived from the secret.");
   m.def("places_here", places_here, "port"_a,

@@ -1,5 +1,5 @@
 // Schedules cross between C++ and Python by value: on the Python side they are the dataclasses of
-// ringreduce/schedules/model.py, plain and mutable. Files that bind functions over schedules include this.
+// ringreduce/schedules/steps.py, plain and mutable. Files that bind functions over schedules include this.
 #pragma once
 
 #include <nanobind/nanobind.h>

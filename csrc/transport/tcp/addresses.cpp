@@ -143,6 +143,25 @@ std::optional<Address> address_of(const ifaddrs& entry) {
 
 }  // namespace
 
+// Works even if the system does not yet own the address for certain.
+Descriptor listen_at(Address& address) {
+  constexpr int backlog = 4096;
+  sockaddr_storage storage;
+  socklen_t length = to_socket(address, storage);
+  auto* const at = reinterpret_cast<sockaddr*>(&storage);
+  Descriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) return socket;
+  const int yes = 1;
+  setsockopt(socket.get(), IPPROTO_IP, IP_FREEBIND, &yes, sizeof yes);
+  if (bind(socket.get(), at, length) != 0 || ::listen(socket.get(), backlog) != 0 ||
+      getsockname(socket.get(), at, &length) != 0) {
+    socket.reset();
+  } else {
+    address.port = from_socket(storage).port;
+  }
+  return socket;
+}
+
 std::vector<Address> own_addresses(const std::string& interface) {
   const InterfaceList list = interfaces();
   std::vector<std::pair<int, Address>> found;

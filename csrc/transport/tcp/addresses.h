@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "transport/interface/descriptor.h"
+
 namespace ringreduce {
 
 // As plain data that ranks can exchange.
@@ -26,6 +28,9 @@ bool has_loopback(const std::vector<Address>& addresses);
 // Converts it for the system; returns its length.
 socklen_t to_socket(const Address& address, sockaddr_storage& out);
 Address from_socket(const sockaddr_storage& from);
+
+// A socket that listens at a free port of an address, which is set. Empty, with errno, if there is none.
+Descriptor listen_at(Address& address);
 
 // The addresses of this host at which others may reach it, the likeliest first, and a loopback address last.
 // Networks for the host's own guests (Docker's, libvirt's) count only if there are no others. With

@@ -21,7 +21,7 @@ constexpr char wrong_secret[] =
     "does not know this job's secret: RINGREDUCE_SECRET must be the same on all ranks";
 
 constexpr char mark = 1;
-struct Proof {
+struct LastWord {
   char begins;  // with `mark`, which differs from a beat
   Digest digest;
 };
@@ -71,8 +71,8 @@ Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership
   copy_to(hello_.nonce, random_bytes(sizeof hello_.nonce));
 }
 
-Digest Stream::proof_of(const char* side) const {
-  return hmac_sha256(membership_.secret, side + bytes_of(hello_) + bytes_of(answer_.nonce));
+Proof Stream::proof() const {
+  return {membership_.secret, bytes_of(hello_) + bytes_of(answer_.nonce)};
 }
 
 // Short enough to fit at once into an empty connection.
@@ -143,7 +143,7 @@ bool Stream::read_hello() {
   }
   std::memcpy(answer_.magic, magic, sizeof magic);
   copy_to(answer_.nonce, random_bytes(sizeof answer_.nonce));
-  answer_.proof = proof_of("accept");
+  answer_.proof = proof().of("accept");
   state_ = State::proving;
   return say(&answer_, sizeof answer_);
 }
@@ -151,10 +151,10 @@ bool Stream::read_hello() {
 bool Stream::read_answer() {
   if (!hear(&answer_, sizeof answer_, "does not listen there: the answer does not come from a rank"))
     return false;
-  if (!equal(answer_.proof, proof_of("accept"))) return fail(wrong_secret);
-  const Proof proof{mark, proof_of("dial")};
+  if (!proof().holds("accept", answer_.proof)) return fail(wrong_secret);
+  const LastWord last{mark, proof().of("dial")};
   state_ = State::securing;
-  return say(&proof, sizeof proof);
+  return say(&last, sizeof last);
 }
 
 // Skips the beats of a pulse whose other end may have waited long for an answer. One piece at a time, because
@@ -173,10 +173,10 @@ bool Stream::skip_beats() {
 }
 
 bool Stream::read_proof() {
-  Proof proof;
+  LastWord last;
   if (purpose() == Purpose::pulse && heard_.empty() && !skip_beats()) return false;
-  if (!hear(&proof, sizeof proof)) return false;
-  if (proof.begins != mark || !equal(proof.digest, proof_of("dial"))) return fail(wrong_secret);
+  if (!hear(&last, sizeof last)) return false;
+  if (last.begins != mark || !proof().holds("dial", last.digest)) return fail(wrong_secret);
   peer_ = hello_.from;
   state_ = State::securing;
   return true;

@@ -84,9 +84,14 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
   return sha256(outer + text(sha256(inner + std::string(message))));
 }
 
-bool equal(const Digest& a, const Digest& b) {
+Digest Proof::of(std::string_view end) const {
+  return hmac_sha256(secret_, std::string(end) + said_);
+}
+
+bool Proof::holds(std::string_view end, const Digest& claimed) const {
+  const Digest right = of(end);
   unsigned different = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
+  for (std::size_t i = 0; i < right.size(); ++i) different |= right[i] ^ claimed[i];
   return different == 0;
 }
 

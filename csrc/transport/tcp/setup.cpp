@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::size_t most_addresses = 6;
 constexpr std::size_t longest_problem = 300;
-constexpr int backlog = 4096;
 
 struct Endpoint {
   Build build;
@@ -33,21 +32,6 @@ struct Endpoint {
   Address addresses[most_addresses];
 };
 static_assert(sizeof(Endpoint) < longest_blob);
-
-// Works even if the system does not yet own the address for certain.
-Descriptor listen_at(const Address& address) {
-  sockaddr_storage storage;
-  const socklen_t length = to_socket(address, storage);
-  Descriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) return socket;
-  const int yes = 1;
-  setsockopt(socket.get(), IPPROTO_IP, IP_FREEBIND, &yes, sizeof yes);
-  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0 ||
-      ::listen(socket.get(), backlog) != 0) {
-    socket.reset();
-  }
-  return socket;
-}
 
 bool switched_on(const char* name) {
   return environment(name, {"0", "1"}) == "1";
@@ -77,13 +61,6 @@ void check_guards(const std::vector<Endpoint>& endpoints) {
         " on rank 0, " + name(endpoints[r]) + " on rank " + std::to_string(r) +
         " (RINGREDUCE_TLS=1 and init(encrypt=True) choose TLS, RINGREDUCE_TCP_CHECK=1 chooses checksums)");
   }
-}
-
-std::uint16_t port_of(int fd) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length);
-  return from_socket(storage).port;
 }
 
 }  // namespace
@@ -160,7 +137,6 @@ std::vector<TcpTransport::Listener> TcpTransport::listen() {
       error = errno;
       continue;
     }
-    address.port = port_of(socket.get());
     listeners.push_back({std::move(socket), address});
   }
   if (listeners.empty()) {

@@ -133,7 +133,7 @@ class Stream {
   bool skip_beats();
   bool read_proof();
   bool secure();
-  Digest proof_of(const char* side) const;
+  Proof proof() const;
   bool receive(std::size_t most, std::size_t& received, bool& more);
   void receive_nothing(ssize_t got);
   void unpack();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringreduce.frameworks.horovod.errors import HorovodInternalError
+from ringreduce.frameworks.horovod.internal_error import HorovodInternalError
 from ringreduce.frameworks.horovod.job import (
     add_process_set,
     barrier,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from ringreduce.frameworks.horovod.errors import HorovodInternalError
+from ringreduce.frameworks.horovod.internal_error import HorovodInternalError
 from ringreduce.frameworks.horovod.negotiation import Negotiator
 from ringreduce.frameworks.horovod.request import Operation, Request
 

@@ -11,7 +11,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.frameworks.horovod.kit import Kit
 from ringreduce.frameworks.horovod.request import Operation
 
-__all__ = ["AllGather", "AllToAll", "Broadcast"]
+__all__ = ["AllGather", "AllToAll", "BroadcastOperation"]
 
 
 def _kind(kit: Kit, tensor: Any) -> tuple[Any, tuple[int | str, ...]]:
@@ -36,7 +36,7 @@ class AllGather(Operation):
         return found if self._grouped else found[0]
 
 
-class Broadcast(Operation):
+class BroadcastOperation(Operation):
     """Copies the root's tensor to the others'.
 
     Args:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringreduce.communicator import Communicator
-from ringreduce.frameworks.horovod import settings as environment
+from ringreduce.frameworks.horovod import variables
 from ringreduce.frameworks.horovod.driver import Driver
 from ringreduce.frameworks.horovod.negotiation import JOIN, Negotiator
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
-from ringreduce.frameworks.horovod.request import Call
+from ringreduce.frameworks.horovod.request import CallOperation
 from ringreduce.frameworks.horovod.stalls import StallCheck
-from ringreduce.frameworks.horovod.timeline import Timeline
+from ringreduce.frameworks.horovod.tensor_timeline import TensorTimeline
 from ringreduce.start import bootstrap
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
 class Job:
     """What exists between ``hvd.init`` and ``hvd.shutdown``."""
 
-    def __init__(self, comm: Communicator, settings: environment.Settings) -> None:
+    def __init__(self, comm: Communicator, settings: variables.Settings) -> None:
         self.comm, self.settings, self.process = comm, settings, os.getpid()
         self.rank, self.hosts, self.host = comm.rank, comm.hosts, comm.host
         self.sets: dict[int, ProcessSet] = {}
-        self.timeline: Timeline | None = None
+        self.timeline: TensorTimeline | None = None
         self._next_id = 0
         global_process_set.ranks = list(range(comm.size))
         watched = comm.split(0) if settings.stall_warning and comm.size > 1 else None
@@ -84,7 +84,7 @@ class Job:
     def start_timeline(self, path: str, mark_cycles: bool) -> None:
         self.stop_timeline()
         if self.rank == 0:
-            self.timeline = Timeline(path, mark_cycles)
+            self.timeline = TensorTimeline(path, mark_cycles)
             for negotiator in self._negotiators().values():
                 self.timeline.attach(negotiator)
 
@@ -123,7 +123,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     global _job
     if _job is not None:
         return
-    settings = environment.read()
+    settings = variables.read()
     if isinstance(process_sets, str):
         if process_sets != "dynamic":
             raise ValueError(
@@ -221,14 +221,14 @@ def stop_timeline() -> None:
     job().stop_timeline()
 
 
-def run_on(process_set: ProcessSet, call: Call, name: str | None = None) -> Any:
+def run_on(process_set: ProcessSet, call: CallOperation, name: str | None = None) -> Any:
     """Runs a call of the communicator when all ranks of the set have submitted it. Returns its result."""
     return process_set.driver().submit_named(call, name, blocking=True).wait()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks of the process set have called it."""
-    run_on(process_set, Call("barrier"))
+    run_on(process_set, CallOperation("barrier"))
 
 
 def join(device: int = -1) -> int:
@@ -243,7 +243,7 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last.
     """
-    joined = Call(JOIN)
+    joined = CallOperation(JOIN)
     last: int = global_process_set.driver().submit(JOIN, joined, blocking=True).wait()
     return last
 
@@ -265,7 +265,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     _check_dynamic(here)
     if added.process_set_id is not None:
         raise ValueError(f"{added} is registered already")
-    call = Call("add_process_set", (("ranks", added.ranks),), lambda _: here.members(added))
+    call = CallOperation("add_process_set", (("ranks", added.ranks),), lambda _: here.members(added))
     here.register(added, run_on(global_process_set, call))
     return added
 
@@ -283,7 +283,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     _check_dynamic(here)
     if process_set.process_set_id is None or process_set is global_process_set:
         return False
-    run_on(global_process_set, Call("remove_process_set", (("ranks", process_set.ranks),)))
+    run_on(global_process_set, CallOperation("remove_process_set", (("ranks", process_set.ranks),)))
     here.forget(process_set)
     return True
 

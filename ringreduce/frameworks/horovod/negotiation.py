@@ -22,7 +22,7 @@ import numpy as np
 
 from ringreduce.communicator import Communicator
 from ringreduce.frameworks.horovod.cache import Cache
-from ringreduce.frameworks.horovod.errors import HorovodInternalError
+from ringreduce.frameworks.horovod.internal_error import HorovodInternalError
 from ringreduce.frameworks.horovod.request import Operation, Request, Signature, describe, stand_in
 
 __all__ = ["FOREVER", "JOIN", "Negotiator", "ranks_text"]

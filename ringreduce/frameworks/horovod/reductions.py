@@ -15,7 +15,7 @@ from ringreduce.frameworks.horovod.job import job
 from ringreduce.frameworks.horovod.kit import Kit
 from ringreduce.frameworks.horovod.request import Operation, Signature
 
-__all__ = ["AllReduce", "Op", "ReduceScatter", "all_reduce_of_zeros"]
+__all__ = ["AllReduceOperation", "Op", "ReduceScatterOperation", "all_reduce_of_zeros"]
 
 
 class Op(IntEnum):
@@ -69,7 +69,7 @@ def reduced(
     return result
 
 
-class AllReduce(Operation):
+class AllReduceOperation(Operation):
     """Combines tensors element by element. Those of a group, and small tensors of several calls, travel together.
 
     Args:
@@ -105,7 +105,7 @@ class AllReduce(Operation):
         self._reduce(comm, self.inputs[0], self.outputs[0])
         return self.result
 
-    def run_with(self, comm: Communicator, others: Sequence[AllReduce]) -> list[Any]:
+    def run_with(self, comm: Communicator, others: Sequence[AllReduceOperation]) -> list[Any]:
         everything = [self, *others]
         inputs = [tensor for one in everything for tensor in one.inputs]
         outputs = [tensor for one in everything for tensor in one.outputs]
@@ -199,7 +199,7 @@ def fusion(comm: Communicator, kit: Kit) -> Fusion:
     return _fusions[comm]
 
 
-class ReduceScatter(Operation):
+class ReduceScatterOperation(Operation):
     """Combines tensors element by element. Rank r gets the r-th block of rows; the first blocks may have one more."""
 
     def __init__(
@@ -233,4 +233,4 @@ def all_reduce_of_zeros(kit: Kit, signature: Signature) -> Operation:
     _, settings, kinds = signature
     zeros: Any = [kit.zeros([int(n) for n in shape], kind) for kind, shape in kinds]
     (_, op), (_, before), (_, after) = settings
-    return AllReduce(kit, zeros, zeros, op, before, after, None)
+    return AllReduceOperation(kit, zeros, zeros, op, before, after, None)

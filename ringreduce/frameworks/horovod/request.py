@@ -9,7 +9,7 @@ from typing import Any
 
 from ringreduce.communicator import Communicator
 
-__all__ = ["Call", "Operation", "Request", "Signature", "describe", "stand_in", "stand_ins"]
+__all__ = ["CallOperation", "Operation", "Request", "Signature", "describe", "stand_in", "stand_ins"]
 
 # What must be the same on all ranks: the kind, its settings by name, and (dtype, shape) of each tensor.
 Signature = tuple[str, tuple[tuple[str, Any], ...], tuple[tuple[Any, Sequence[int | str]], ...]]
@@ -45,7 +45,7 @@ class Operation(ABC):
         return [one.run(comm) for one in (self, *others)]
 
 
-class Call(Operation):
+class CallOperation(Operation):
     """An operation that calls a function of the communicator. Without a function it is a barrier."""
 
     def __init__(
@@ -68,7 +68,7 @@ stand_ins: dict[type, Callable[[Signature], Operation]] = {}
 def stand_in(signature: Signature) -> Operation:
     """Returns the operation of a rank that has joined, in place of one with this signature."""
     kind, settings, tensors = signature
-    return stand_ins[type(tensors[0][0])](signature) if tensors else Call(kind, settings)
+    return stand_ins[type(tensors[0][0])](signature) if tensors else CallOperation(kind, settings)
 
 
 class Request:

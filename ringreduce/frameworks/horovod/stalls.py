@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 from ringreduce.frameworks.horovod.negotiation import FOREVER, JOIN, Negotiator, ranks_text
-from ringreduce.frameworks.horovod.settings import Settings, logger
+from ringreduce.frameworks.horovod.variables import Settings, logger
 
 __all__ = ["StallCheck"]
 

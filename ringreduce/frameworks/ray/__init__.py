@@ -11,7 +11,7 @@ Ray Train needs none of this: ``TorchConfig(backend="ringreduce")``.
 from ringreduce.requirement import unmet as _unmet
 
 try:
-    from ringreduce.frameworks.ray.group import RingreduceGroup, register
+    from ringreduce.frameworks.ray.collective_group import RingreduceGroup, register
 except ImportError as _error:
     raise _unmet("ringreduce.ray", "ray", "2.56", _error) from None
 

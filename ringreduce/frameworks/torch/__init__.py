@@ -36,11 +36,11 @@ def _register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and "RINGREDUCE" not in dist.Backend._plugins:
-        from ringreduce.frameworks.torch import rendezvous
+        from ringreduce.frameworks.torch import env_rendezvous
 
         dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
         dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
-        rendezvous.extend()
+        env_rendezvous.extend()
 
 
 class _Devices(Sequence[str]):

@@ -19,12 +19,12 @@ from typing import Any
 
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
-from ringreduce.start.meeting.frames import AGAIN, DATA, Again, failure, receive, send
-from ringreduce.start.meeting.network_places import watch
-from ringreduce.start.meeting.places import Connection, Place
-from ringreduce.start.meeting.reception import Guest, Kind, Reception
+from ringreduce.start.rendezvous.frames import DATA, Again, receive, send, tell
+from ringreduce.start.rendezvous.network_places import watch
+from ringreduce.start.rendezvous.places import Connection, Place
+from ringreduce.start.rendezvous.reception import Guest, Intent, Reception
 
-__all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
+__all__ = ["ANSWER", "Applicant", "Door", "Terms"]
 
 ANSWER = struct.Struct("=i?")  # the attempt's number, whether it has failed; then a blob, or why
 _INTRODUCTION = 5.0  # seconds for a newcomer to introduce itself
@@ -60,7 +60,7 @@ class Terms:
         )
 
 
-class Newcomer:
+class Applicant:
     """A process at the door."""
 
     def __init__(self, connection: Connection, terms: Terms) -> None:
@@ -86,15 +86,12 @@ class Newcomer:
 
     def call_off(self, why: str) -> None:
         """Says that the attempt has failed. The next one finds out if the newcomer has died meanwhile."""
-        with contextlib.suppress(Error, OSError):
-            send(self.connection, AGAIN, why.encode()[:4096], time.monotonic() + 0.1, self.rank)
+        tell(self.connection, Again(why), self.rank)
 
 
 def refuse(newcomer: Connection, why: str) -> None:
     """Tells a newcomer, as far as it listens, why it cannot join."""
-    kind, payload = failure(Error(f"the group does not let this process in: {why}"))
-    with contextlib.suppress(Error, OSError):
-        send(newcomer, kind, payload, time.monotonic() + 0.1, 0)
+    tell(newcomer, Error(f"the group does not let this process in: {why}"), 0)
     newcomer.close()
 
 
@@ -106,7 +103,7 @@ class Door:
         """Raises TimeoutError if another process listens at the place until the deadline."""
         self._terms = terms
         self._lock = threading.Lock()  # of what follows
-        self._waiting: list[Newcomer] = []
+        self._waiting: list[Applicant] = []
         self._introducing: Connection | None = None  # a guest, which is not in the selector
         self._closed = False
         self._selector = selectors.DefaultSelector()
@@ -114,7 +111,7 @@ class Door:
         self._listener.listen(_BACKLOG)
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._reception = Reception(place, self._listener, self._selector, Kind.NEWCOMER)
+        self._reception = Reception(place, self._listener, self._selector, Intent.NEWCOMER)
         threading.Thread(target=self._serve, name="ringreduce-door", daemon=True).start()
         _open.add(self)
 
@@ -133,7 +130,7 @@ class Door:
         for one in unfit:
             one.refuse(terms.complaint(one.terms))
 
-    def take(self, most: int | None) -> list[Newcomer]:
+    def take(self, most: int | None) -> list[Applicant]:
         """Hands over the newcomers that have waited longest."""
         with self._lock:
             taken = self._waiting[:most]
@@ -141,7 +138,7 @@ class Door:
                 self._leave(one)
         return taken
 
-    def put_back(self, newcomers: list[Newcomer]) -> None:
+    def put_back(self, newcomers: list[Applicant]) -> None:
         """Lets newcomers wait again, before all others."""
         with self._lock:
             for place, one in enumerate(newcomers):
@@ -157,13 +154,13 @@ class Door:
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
 
-    def _enter(self, newcomer: Newcomer, place: int) -> None:
+    def _enter(self, newcomer: Applicant, place: int) -> None:
         if self._closed:
             return newcomer.connection.close()
         self._waiting.insert(place, newcomer)
         self._selector.register(newcomer.connection, selectors.EVENT_READ, newcomer)
 
-    def _leave(self, newcomer: Newcomer) -> None:
+    def _leave(self, newcomer: Applicant) -> None:
         self._waiting.remove(newcomer)
         self._selector.unregister(newcomer.connection)
 
@@ -177,7 +174,7 @@ class Door:
                     break
                 if self._reception.serves(talking):
                     self._attend(talking)
-                elif isinstance(key.data, Newcomer):
+                elif isinstance(key.data, Applicant):
                     self._hear(key.data)
             # Strangers may come faster than they can be dropped. They get a share of this process's time.
             time.sleep(min(_SHARE_OF_RANK * (time.monotonic() - began), _LONGEST_PAUSE))
@@ -205,7 +202,7 @@ class Door:
             return refuse(guest.connection, "its version of ringreduce has other terms")
         except (Error, OSError, Again):
             return guest.connection.close()
-        newcomer = Newcomer(guest.connection, terms)
+        newcomer = Applicant(guest.connection, terms)
         with self._lock:
             why = self._terms.complaint(terms)
             if not why:
@@ -214,7 +211,7 @@ class Door:
             newcomer.refuse(why)
         return None
 
-    def _hear(self, newcomer: Newcomer) -> None:
+    def _hear(self, newcomer: Applicant) -> None:
         """Reads from a newcomer that waits. It sends nothing except late answers to an attempt that has failed."""
         with self._lock:
             if newcomer not in self._waiting:

@@ -18,14 +18,14 @@ import numpy as np
 
 from ringreduce import _engine, log
 from ringreduce.errors import Error
-from ringreduce.start.growing.door import Door, Newcomer
+from ringreduce.start.growing.door import Applicant, Door
 from ringreduce.start.growing.origin import Origin, fingerprint_of
-from ringreduce.start.meeting.places import Place
+from ringreduce.start.rendezvous.places import Place
 
 if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
 
-__all__ = ["Growth", "NoDoor"]
+__all__ = ["GroupGrowth", "NoDoor"]
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def _told_by_all(comm: Communicator, own: Callable[[], T], timeout: float) -> li
 
 
 @dataclass
-class Growth:
+class GroupGrowth:
     """What a rank knows of its group's door."""
 
     origin: Origin
@@ -99,7 +99,7 @@ class Growth:
             self.door.close()
             self.door = None
 
-    def successor(self) -> Growth:
+    def successor(self) -> GroupGrowth:
         """Returns the state for a group made from this one, which takes over the door."""
         new = replace(self, holder=None, moved=False)
         self.door, self.moved = None, True
@@ -171,7 +171,9 @@ class Growth:
 class _Attempt:
     """One attempt of the members to connect with newcomers."""
 
-    def __init__(self, comm: Communicator, growth: Growth, timeout: float, guests: list[Newcomer]) -> None:
+    def __init__(
+        self, comm: Communicator, growth: GroupGrowth, timeout: float, guests: list[Applicant]
+    ) -> None:
         self._comm, self._growth, self._timeout = comm, growth, timeout
         self._guests = guests  # at the door
         self.newcomers = 0

@@ -12,13 +12,13 @@ from ringreduce.communicator import Communicator
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.growing.door import ANSWER
-from ringreduce.start.growing.growth import Growth
+from ringreduce.start.growing.growth import GroupGrowth
 from ringreduce.start.growing.origin import Origin
-from ringreduce.start.launchers import is_newcomer, tell_launcher
-from ringreduce.start.meeting.frames import DATA, Again, receive, send
-from ringreduce.start.meeting.network_places import watch
-from ringreduce.start.meeting.places import Connection
-from ringreduce.start.meeting.reception import Kind, dial, greeted, greeting_of
+from ringreduce.start.launchers import is_newcomer, launcher_of, tell_launcher
+from ringreduce.start.rendezvous.frames import DATA, Again, receive, send
+from ringreduce.start.rendezvous.network_places import watch
+from ringreduce.start.rendezvous.places import Connection
+from ringreduce.start.rendezvous.reception import Intent, dial, greeted, greeting_of
 
 __all__ = ["Newcomer"]
 
@@ -47,7 +47,7 @@ class Newcomer:
 
     def __init__(self, origin: Origin, fingerprint: str, timeout: float) -> None:
         self._origin, self._timeout = origin, timeout
-        self._growth = Growth(origin, fingerprint)
+        self._growth = GroupGrowth(origin, fingerprint)
         self._deadline = time.monotonic() + timeout
         self._find = origin.door(timeout)
         self._place = origin.meeting(timeout) if self._may_be_awaited() else None
@@ -72,7 +72,7 @@ class Newcomer:
     @above_standard()
     def wait_for_init(self) -> Communicator | None:
         """Returns the first group of the job, if it has not started without this process, or None once it runs."""
-        greeting = greeting_of(Kind.NEWCOMER, self._origin.encrypts())
+        greeting = greeting_of(Intent.NEWCOMER, self._origin.encrypts())
         while self._place is not None and time.monotonic() < self._deadline:
             try:
                 self._take_place()
@@ -104,10 +104,10 @@ class Newcomer:
     def _knock(self) -> Connection:
         encrypts = self._origin.encrypts()
         while True:
-            greeting = greeting_of(Kind.NEWCOMER, encrypts)
+            greeting = greeting_of(Intent.NEWCOMER, encrypts)
             missing = "a group that lets newcomers in" + self._why
             place, dialled = dial(
-                self._find, Kind.NEWCOMER, greeting, self._deadline, missing, self._take_place
+                self._find, Intent.NEWCOMER, greeting, self._deadline, missing, self._take_place
             )
             watch(dialled.fileno())
             door = place.encrypted(dialled, False) if encrypts else dialled
@@ -131,10 +131,9 @@ class Newcomer:
         known = self._origin.known
         if self._place is None or known is None:
             return
-        from ringreduce.start.meeting.meeting import take_place
+        from ringreduce.start.rendezvous.gathering import take_place
 
-        # Newcomers under Slurm may be ranks of a step of their own.
-        none_left = known.launcher == "torchrun"
+        none_left = launcher_of(known).restarts_all
         encrypts = self._origin.encrypts()
         group = take_place(self._place, known.rank, known.size, self._deadline, encrypts, none_left)
         if group is None:

@@ -14,8 +14,8 @@ from ringreduce.start.launchers import Launched, door_of, place_to_meet
 
 if TYPE_CHECKING:
     from ringreduce.start.growing.door import Terms
-    from ringreduce.start.growing.growth import Growth
-    from ringreduce.start.meeting.places import Place
+    from ringreduce.start.growing.growth import GroupGrowth
+    from ringreduce.start.rendezvous.places import Place
 
 __all__ = ["Origin", "fingerprint_of", "place_of"]
 
@@ -38,8 +38,8 @@ def named(store: str) -> str:
 
 def place_of(store: Any) -> Place | None:
     """Returns the place that a store stands for; None for what is an exchange by itself."""
-    from ringreduce.start.meeting.named_places import place_named
-    from ringreduce.start.meeting.network_places import PublishedPlace, StoreSpace
+    from ringreduce.start.rendezvous.named_places import place_named
+    from ringreduce.start.rendezvous.network_places import PublishedPlace, StoreSpace
 
     if isinstance(store, str):
         return place_named(named(store))
@@ -55,9 +55,9 @@ class Origin:
 
     store: Any
     known: Launched | None
-    transport: str
-    encrypt: bool | None
-    reproducible: bool | None
+    transport: str = ""
+    encrypt: bool | None = None
+    reproducible: bool | None = None
     max_blocks: int | None = None
     priority: int | None = None
 
@@ -80,13 +80,13 @@ class Origin:
         """Whether no launcher has started this process, so that it has no job in which others could find it."""
         return self.store is None and self.known is None
 
-    def growth(self) -> Growth:
+    def growth(self) -> GroupGrowth:
         """Returns the growth of a group that was started in this way."""
         from ringreduce.start.growing.growth import (
-            Growth,  # imports sockets and threads, which only this needs
+            GroupGrowth,  # imports sockets and threads, which only this needs
         )
 
-        return Growth(self)
+        return GroupGrowth(self)
 
     def encrypts(self) -> bool:
         return os.environ.get("RINGREDUCE_TLS") == "1" if self.encrypt is None else self.encrypt
@@ -97,8 +97,8 @@ class Origin:
         Raises:
             ValueError: there is none.
         """
-        from ringreduce.start.meeting.named_places import place_named
-        from ringreduce.start.meeting.network_places import PublishedPlace, StoreSpace
+        from ringreduce.start.rendezvous.named_places import place_named
+        from ringreduce.start.rendezvous.network_places import PublishedPlace, StoreSpace
 
         store = self.store
         if "mpi" in self.terms("").transport:
@@ -131,9 +131,14 @@ class Origin:
         return place_of(store)
 
     def connect(
-        self, rank: int, size: int, exchange: Callable[[bytes], list[bytes]], timeout: float
+        self,
+        rank: int,
+        size: int,
+        exchange: Callable[[bytes], list[bytes]],
+        timeout: float,
+        job: _engine.MpiJob | None = None,
     ) -> _engine.Communicator:
         return _engine.connect(
-            rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt,
+            rank, size, exchange, timeout, self.reproducible, self.transport, job, self.encrypt,
             self.max_blocks, self.priority,
         )  # fmt: skip

@@ -10,12 +10,12 @@ from pathlib import Path
 from ringreduce.plotting import pyplot
 from ringreduce.start.launchers import launched
 from ringreduce.studies.bench.compare import SIZES, compare
+from ringreduce.studies.bench.contest import run_on_launched_ranks, run_on_own_ranks, under_launcher
 from ringreduce.studies.bench.options import plan
 from ringreduce.studies.bench.plot import plot
 from ringreduce.studies.bench.report import FORMATS
 from ringreduce.studies.bench.reproducible import LAUNCHES, cost
 from ringreduce.studies.bench.results import Results
-from ringreduce.studies.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
 from ringreduce.text import sizes
 
 __all__ = ["DESCRIPTION", "run"]

@@ -9,20 +9,20 @@ from pathlib import Path
 
 from ringreduce import schedules
 from ringreduce.plotting import PlotError
+from ringreduce.studies.bench.contest import BenchPlan, run_on_own_ranks
 from ringreduce.studies.bench.plot import plot
 from ringreduce.studies.bench.problem import Problem
 from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import Task
 from ringreduce.studies.bench.report import overview
 from ringreduce.studies.bench.results import Results, as_dict
-from ringreduce.studies.bench.run import Plan, run_on_own_ranks
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20)
 LARGE = 4 << 20
 WORLDS = (2, 4)
 
 
-def plan(ranks: int, peers: tuple[str, ...], budget: float, sizes: tuple[int, ...] = SIZES) -> Plan:
+def plan(ranks: int, peers: tuple[str, ...], budget: float, sizes: tuple[int, ...] = SIZES) -> BenchPlan:
     """Returns the plan for a number of ranks.
 
     ``budget`` is in seconds per figure. Large buffers take longer than that, so they get few iterations.
@@ -31,7 +31,7 @@ def plan(ranks: int, peers: tuple[str, ...], budget: float, sizes: tuple[int, ..
     problems = tuple(Problem("all_reduce", nbytes) for nbytes in sizes)
     small, large = Effort(budget), Effort(budget, warmup=1, least=3)
     efforts = tuple(large if nbytes >= LARGE else small for nbytes in sizes)
-    return Plan(Task(problems, {"all_reduce": tuple(names)}, efforts, bind=True), ranks, peers)
+    return BenchPlan(Task(problems, {"all_reduce": tuple(names)}, efforts, bind=True), ranks, peers)
 
 
 def compare(

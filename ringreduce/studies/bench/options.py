@@ -9,13 +9,13 @@ from typing import get_args
 from ringreduce import schedules
 from ringreduce.annotations import Op, Transport
 from ringreduce.schedules.registry import is_in_a_file
+from ringreduce.studies.bench.contest import BenchPlan
 from ringreduce.studies.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.studies.bench.peers import HOMES, VENDORS
 from ringreduce.studies.bench.problem import BLOCKWISE, EXACT, MESSAGES, Problem, numpy_dtype
 from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import SHARED, Task, plain_name
 from ringreduce.studies.bench.report import FORMATS
-from ringreduce.studies.bench.run import Plan
 from ringreduce.text import byte_count, names, sizes
 
 TRANSPORTS = tuple(name for name in get_args(Transport) if name != "auto")
@@ -181,7 +181,7 @@ def with_transports(chosen: dict[str, tuple[str, ...]], transports: list[str]) -
     }
 
 
-def plan(options: Namespace, ranks: int) -> Plan:
+def plan(options: Namespace, ranks: int) -> BenchPlan:
     """Returns the plan for a number of ranks.
 
     Raises:
@@ -216,4 +216,4 @@ def plan(options: Namespace, ranks: int) -> Plan:
         bind=options.bind,
     )  # fmt: skip
     peers = () if "none" in options.peers else tuple(options.peers)
-    return Plan(task, ranks, peers, options.launches)
+    return BenchPlan(task, ranks, peers, options.launches)

@@ -7,19 +7,19 @@ import os
 from collections.abc import Callable
 
 from ringreduce.studies.bench.compare import LARGE, SIZES, WORLDS
+from ringreduce.studies.bench.contest import BenchPlan, run_on_own_ranks
 from ringreduce.studies.bench.problem import BLOCKWISE, Problem
 from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import REPRODUCIBLE, Task
 from ringreduce.studies.bench.report import heading, spread
 from ringreduce.studies.bench.results import Results
-from ringreduce.studies.bench.run import Plan, run_on_own_ranks
 from ringreduce.text import human_bytes, human_us, layout
 
 COLLECTIVES = ("all_reduce", "reduce_scatter")
 LAUNCHES = 4  # an even number, so that each of the two goes first equally often
 
 
-def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Plan:
+def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> BenchPlan:
     problems, efforts = [], []
     for collective in COLLECTIVES:
         unit = 4 * ranks if collective in BLOCKWISE else 4
@@ -29,7 +29,7 @@ def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Pl
     both: tuple[str, ...] = ("auto", REPRODUCIBLE)
     names = dict.fromkeys(COLLECTIVES, both)
     task = Task(tuple(problems), names, tuple(efforts), floor=False, bind=True)
-    return Plan(task, ranks, (), launches)
+    return BenchPlan(task, ranks, (), launches)
 
 
 def table(results: Results) -> str:

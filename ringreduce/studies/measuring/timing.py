@@ -12,7 +12,7 @@ import numpy as np
 
 from ringreduce.studies.bench.problem import Array
 from ringreduce.studies.bench.protocol import Buffers, Case, Library
-from ringreduce.studies.measuring.clocks import Start
+from ringreduce.studies.measuring.common_start import Start
 
 __all__ = ["Figure", "WrongResult", "measure", "medians", "warmup"]
 

@@ -12,7 +12,7 @@ import ringreduce
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
 from ringreduce.errors import RankFailed
-from ringreduce.studies.bench.run import under_launcher
+from ringreduce.studies.bench.contest import under_launcher
 from ringreduce.studies.model import Model, fit, tuning
 from ringreduce.studies.simulate import Outcome
 from ringreduce.text import byte_count, human_us, layout

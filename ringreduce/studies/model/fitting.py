@@ -16,9 +16,10 @@ from scipy.optimize import least_squares
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
 from ringreduce.studies.bench.protocol import Buffers, Problem
-from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.studies.measuring.common_start import Start
 from ringreduce.studies.measuring.timing import medians
 from ringreduce.studies.model.model import CAUSES, Costs, Model, of_their_own, weights
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from ringreduce import schedules
-from ringreduce.studies.simulate.files import Table, first_problem
+from ringreduce.settings import Table, first_problem
 from ringreduce.studies.simulate.network import Costs as NetworkCosts
 from ringreduce.studies.simulate.network import Flat, MessageCosts, Network
 from ringreduce.studies.simulate.simulation import Outcome, simulate

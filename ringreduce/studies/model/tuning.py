@@ -13,10 +13,11 @@ import numpy as np
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
 from ringreduce.studies.bench.protocol import Array, Buffers, Library, Problem
 from ringreduce.studies.bench.results import machine_facts
-from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.studies.measuring.common_start import Start
 from ringreduce.studies.measuring.timing import medians
 from ringreduce.studies.model.fitting import LEAST, fit, on_cores_of_their_own
 from ringreduce.studies.model.model import Model, of_their_own

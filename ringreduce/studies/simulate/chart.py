@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from ringreduce import traces
 from ringreduce.plotting import pyplot
 from ringreduce.studies.simulate.simulation import Interval, Outcome
 
@@ -61,17 +61,13 @@ def trace(outcome: Outcome, path: Path) -> Path:
 
     It has a process for the ranks and one for the links.
     """
-    events = []
+    events: list[traces.Event] = []
     for number, (name, intervals) in enumerate(_lanes(outcome).items()):
         process = int(intervals[0].activity == "transfer")
-        label = {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": name}}
-        events += [label, {**label, "name": "process_name", "args": {"name": ("ranks", "links")[process]}}]
+        events += traces.label(name, process, number) + traces.label(("ranks", "links")[process], process)
         for one in intervals:
             details = {"round": one.round, "slice": one.slice} | ({"peer": one.peer} if one.peer >= 0 else {})
-            events.append(
-                {"ph": "X", "name": one.activity, "pid": process, "tid": number, "ts": round(1e6 * one.begin, 3),
-                 "dur": round(1e6 * (one.end - one.begin), 3), "args": details}
-            )  # fmt: skip
+            events.append(traces.span(one.activity, one.begin, one.end, process, number, args=details))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+    traces.write(path, events)
     return path

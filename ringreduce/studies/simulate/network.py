@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from ringreduce import _engine
-from ringreduce.studies.simulate.files import Rate, Table, read
+from ringreduce.settings import Table, read
+from ringreduce.studies.simulate.rates import Rate
 
 __all__ = ["Costs", "FatTree", "Flat", "Graph", "MessageCosts", "Network", "Sites", "Torus", "read_network"]
 
@@ -24,7 +25,7 @@ PositiveRate = Annotated[Rate, Field(gt=0)]
 Pair = tuple[str, str]
 
 
-class Plan:
+class Blueprint:
     """Nodes and links by name, from which a network is built."""
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class Topology(Table):
     latency_us: NonNegativeFloat = 1.0
 
     @abstractmethod
-    def build(self) -> tuple[Plan, list[str]]:
+    def build(self) -> tuple[Blueprint, list[str]]:
         """Returns the nodes and links, and the names of the hosts in the order of their ranks."""
 
     def for_world(self, world: int) -> Topology:
@@ -131,11 +132,11 @@ class Flat(Topology):
     hosts: PositiveInt = 2
     rate: PositiveRate | list[PositiveRate]  # type: ignore[assignment]
 
-    def build(self) -> tuple[Plan, list[str]]:
+    def build(self) -> tuple[Blueprint, list[str]]:
         rates = self.rate if isinstance(self.rate, list) else [self.rate] * self.hosts
         if len(rates) != self.hosts:
             raise ValueError(f"rate has {len(rates)} values for {self.hosts} hosts")
-        plan = Plan()
+        plan = Blueprint()
         hosts = [plan.add(f"host{n}") for n in range(self.hosts)]
         switch = plan.add("switch")
         for host, rate in zip(hosts, rates, strict=True):
@@ -159,12 +160,12 @@ class FatTree(Topology):
     hosts_per_leaf: PositiveInt
     oversubscription: PositiveFloat = 1.0
 
-    def build(self) -> tuple[Plan, list[str]]:
+    def build(self) -> tuple[Blueprint, list[str]]:
         if self.hosts % self.hosts_per_leaf:
             raise ValueError(
                 f"hosts, {self.hosts}, must be a multiple of hosts_per_leaf, {self.hosts_per_leaf}"
             )
-        plan = Plan()
+        plan = Blueprint()
         hosts = [plan.add(f"host{n}") for n in range(self.hosts)]
         leaves = [plan.add(f"leaf{n}") for n in range(self.hosts // self.hosts_per_leaf)]
         spine = plan.add("spine")
@@ -189,8 +190,8 @@ class Torus(Topology):
     kind: Literal["torus"] = "torus"
     dims: list[PositiveInt] = Field(min_length=1)
 
-    def build(self) -> tuple[Plan, list[str]]:
-        plan = Plan()
+    def build(self) -> tuple[Blueprint, list[str]]:
+        plan = Blueprint()
         hosts = [plan.add(f"host{n}") for n in range(math.prod(self.dims))]
         for number, host in enumerate(hosts):
             for neighbour in dict.fromkeys(self._neighbours(number)):
@@ -221,8 +222,8 @@ class Sites(Topology):
     trunk: PositiveRate
     trunk_latency_us: NonNegativeFloat = 1000.0
 
-    def build(self) -> tuple[Plan, list[str]]:
-        plan, hosts = Plan(), list[str]()
+    def build(self) -> tuple[Blueprint, list[str]]:
+        plan, hosts = Blueprint(), list[str]()
         backbone = plan.add("backbone")
         for number, count in enumerate(self.hosts):
             site = plan.add(f"site{number}")
@@ -252,8 +253,8 @@ class Graph(Topology):
     switches: list[str] = Field(default_factory=list)
     links: list[GraphLink]
 
-    def build(self) -> tuple[Plan, list[str]]:
-        plan = Plan()
+    def build(self) -> tuple[Blueprint, list[str]]:
+        plan = Blueprint()
         for name in (*self.hosts, *self.switches):
             plan.add(name)
         for link in self.links:

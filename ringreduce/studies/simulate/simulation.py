@@ -14,7 +14,7 @@ from ringreduce._engine import simulation, values
 from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.schedules.registry import hosts_of
 from ringreduce.studies.simulate.network import Network
-from ringreduce.studies.simulate.synthesis import synthesise
+from ringreduce.studies.simulate.synthesising import synthesise
 
 __all__ = ["Interval", "Outcome", "simulate"]
 

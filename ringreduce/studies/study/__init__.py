@@ -3,7 +3,7 @@
 Requires ``pip install 'ringreduce[study]'``.
 """
 
-from ringreduce.studies.study.results import Study, load
-from ringreduce.studies.study.statistics import changes, summaries, winners
+from ringreduce.studies.study.folder import Study, load
+from ringreduce.studies.study.inference import changes, summaries, winners
 
 __all__ = ["Study", "changes", "load", "summaries", "winners"]

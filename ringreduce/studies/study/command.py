@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringreduce.errors import Error
-from ringreduce.studies.bench.run import under_launcher
+from ringreduce.studies.bench.contest import under_launcher
 from ringreduce.studies.study import launched
+from ringreduce.studies.study.folder import Study, load
 from ringreduce.studies.study.plan import Plan, read_plan
-from ringreduce.studies.study.results import Study, load
-from ringreduce.studies.study.run import Runner, locked, opened, status
+from ringreduce.studies.study.runner import Runner, locked, opened, status
 from ringreduce.studies.study.tables import changed, won
 
 __all__ = ["run"]

@@ -10,22 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
 from ringreduce.studies.bench.protocol import Buffers
-from ringreduce.studies.measuring.clocks import Clock, Start
+from ringreduce.studies.measuring.common_start import Start
 from ringreduce.studies.measuring.timing import measure
-from ringreduce.studies.study.plan import Cell, Entry
+from ringreduce.studies.study.plan import Cell, Competitor
 
-__all__ = ["Block", "Found", "drawn", "measure_all"]
+__all__ = ["Found", "TrialBlock", "drawn", "measure_all"]
 
 Row = dict[str, Any]
 
 
-class Block(NamedTuple):
+class TrialBlock(NamedTuple):
     """A cell and the algorithms that compete in it. They take turns in this order."""
 
     cell: Cell
-    entries: list[Entry]
+    entries: list[Competitor]
 
 
 @dataclass
@@ -49,17 +50,19 @@ class Found:
     hosts: int = 1
 
 
-def drawn(competing: Mapping[Cell, Sequence[Entry]], seed: Sequence[int]) -> list[Block]:
+def drawn(competing: Mapping[Cell, Sequence[Competitor]], seed: Sequence[int]) -> list[TrialBlock]:
     """Returns the cells in random order, each with its algorithms in random order."""
     random = np.random.default_rng(list(seed))
     cells, order = list(competing), random.permutation(len(competing))
     return [
-        Block(cells[at], [competing[cells[at]][n] for n in random.permutation(len(competing[cells[at]]))])
+        TrialBlock(
+            cells[at], [competing[cells[at]][n] for n in random.permutation(len(competing[cells[at]]))]
+        )
         for at in order
     ]
 
 
-def measure_all(comm: Communicator, blocks: Sequence[Block], seconds: float, bind: bool) -> Found:
+def measure_all(comm: Communicator, blocks: Sequence[TrialBlock], seconds: float, bind: bool) -> Found:
     """Measures all blocks. Every rank must call it, and gets the same results.
 
     Args:

@@ -11,7 +11,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.start.launchers import launched
 from ringreduce.studies.study.launch import Found, measure_all
 from ringreduce.studies.study.plan import Plan
-from ringreduce.studies.study.run import Group, Runner, locked, opened, status
+from ringreduce.studies.study.runner import CellGroup, Runner, locked, opened, status
 from ringreduce.studies.study.tables import won
 
 __all__ = ["run"]
@@ -29,7 +29,7 @@ def run(plan: Plan | None, folder: Path, budget: float | None) -> int:
             raise
 
 
-def _measured(comm: Communicator, group: Group, blocks: list[Any], seconds: float) -> Found:
+def _measured(comm: Communicator, group: CellGroup, blocks: list[Any], seconds: float) -> Found:
     with ringreduce.init(
         comm.rank, comm.size, comm.all_gather_object, timeout=comm.timeout, transport=group.transport
     ) as own:
@@ -46,7 +46,7 @@ def _lead(comm: Communicator, plan: Plan | None, folder: Path, budget: float | N
     known = launched(os.environ)
     assert known is not None
 
-    def measure(group: Group, blocks: list[Any], seconds: float) -> Found:
+    def measure(group: CellGroup, blocks: list[Any], seconds: float) -> Found:
         comm.broadcast_object((group, blocks, seconds))
         return _measured(comm, group, blocks, seconds)
 

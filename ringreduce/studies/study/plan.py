@@ -12,14 +12,14 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from ringreduce import schedules
 from ringreduce.annotations import Transport
 from ringreduce.schedules.registry import is_in_a_file
+from ringreduce.settings import Table, first_problem, read
 from ringreduce.studies.bench.options import TRANSPORTS, read_files
 from ringreduce.studies.bench.ours import COLLECTIVES, ROUNDING
 from ringreduce.studies.bench.problem import BLOCKWISE, EXACT, Problem, numpy_dtype
-from ringreduce.studies.simulate.files import Table, first_problem, read
-from ringreduce.studies.study.statistics import DIFFERENCE
+from ringreduce.studies.study.inference import DIFFERENCE
 from ringreduce.text import byte_count
 
-__all__ = ["Cell", "Entry", "Launches", "Plan", "read_plan", "restored"]
+__all__ = ["Cell", "Competitor", "LaunchLimits", "Plan", "read_plan", "restored"]
 
 
 def _one_of(known: Iterable[str], what: str) -> BeforeValidator:
@@ -41,7 +41,7 @@ def _entry(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class Entry(Table):
+class Competitor(Table):
     """An algorithm that competes.
 
     Attributes:
@@ -56,7 +56,7 @@ class Entry(Table):
         return self.label or self.name
 
 
-class Launches(Table):
+class LaunchLimits(Table):
     """The least and the most launches for each cell. Each launch starts new ranks."""
 
     least: int = Field(default=8, ge=1)
@@ -64,7 +64,7 @@ class Launches(Table):
 
 
 Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
-Algorithm = Annotated[Entry, BeforeValidator(_entry)]
+Algorithm = Annotated[Competitor, BeforeValidator(_entry)]
 World = Annotated[int, Field(ge=2)]
 
 
@@ -91,7 +91,7 @@ class Plan(Table):
     collectives: list[Annotated[str, _one_of(COLLECTIVES, "collective")]] = Field(
         default=["all_reduce"], min_length=1
     )
-    algorithms: list[Algorithm] = Field(default=[Entry(name="all")], min_length=1)
+    algorithms: list[Algorithm] = Field(default=[Competitor(name="all")], min_length=1)
     sizes: list[Size] = Field(default=[8, 512, 8 << 10, 128 << 10, 1 << 20, 8 << 20], min_length=1)
     worlds: list[World] = Field(default=[2, 4], min_length=1)
     transports: list[Annotated[Transport, _one_of(TRANSPORTS, "transport")]] = Field(
@@ -100,7 +100,7 @@ class Plan(Table):
     dtypes: list[Annotated[str, _one_of(EXACT, "dtype")]] = Field(default=["float32"], min_length=1)
     wires: list[Annotated[str, _one_of(("", *ROUNDING), "wire format")]] = Field(default=[""], min_length=1)
     budget_s: float = Field(default=300.0, gt=0)
-    launches: Launches = Launches()
+    launches: LaunchLimits = LaunchLimits()
     figure_s: float | None = Field(default=None, gt=0)
     interval: float = Field(default=0.05, gt=0)
     difference: float = Field(default=DIFFERENCE, ge=0)
@@ -109,14 +109,14 @@ class Plan(Table):
 
     @field_validator("launches")
     @classmethod
-    def _ordered(cls, launches: Launches) -> Launches:
+    def _ordered(cls, launches: LaunchLimits) -> LaunchLimits:
         if launches.least > launches.most:
             raise ValueError(f"least ({launches.least}) must not exceed most ({launches.most})")
         return launches
 
     @field_validator("algorithms")
     @classmethod
-    def _distinct(cls, entries: list[Entry]) -> list[Entry]:
+    def _distinct(cls, entries: list[Competitor]) -> list[Competitor]:
         labels = [str(entry) for entry in entries]
         for label in labels:
             if labels.count(label) > 1:
@@ -125,14 +125,16 @@ class Plan(Table):
                 )
         return entries
 
-    def entries(self, collective: str) -> list[Entry]:
+    def entries(self, collective: str) -> list[Competitor]:
         """Returns the entries that compete in a collective: those whose algorithm the collective has."""
         known = [entry.name for entry in schedules.algorithms(collective)]
         catalogue = [name for name in known if not is_in_a_file(name)]
-        found: dict[str, Entry] = {}
+        found: dict[str, Competitor] = {}
         for entry in self.algorithms:
             if entry.name == "all":
-                found.update((name, Entry(name=name)) for name in ("auto", *catalogue) if name not in found)
+                found.update(
+                    (name, Competitor(name=name)) for name in ("auto", *catalogue) if name not in found
+                )
             elif entry.name == "auto" or entry.name in known:
                 found[str(entry)] = entry
         return list(found.values())
@@ -209,11 +211,11 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def _from(folder: Path, entry: Entry) -> Entry:
+def _from(folder: Path, entry: Competitor) -> Competitor:
     """Resolves the path of an algorithm that is named by a plan in a folder."""
     if not is_in_a_file(entry.name):
         return entry
-    return Entry(name=str((folder / entry.name).resolve()), label=str(entry))
+    return Competitor(name=str((folder / entry.name).resolve()), label=str(entry))
 
 
 def restored(kept: dict[str, Any], where: Path) -> Plan:

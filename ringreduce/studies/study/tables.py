@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from ringreduce.studies.study.folder import CELL, Study
+from ringreduce.studies.study.inference import CONFIDENCE, changes, winners
 from ringreduce.studies.study.plan import Plan
-from ringreduce.studies.study.results import CELL, Study
-from ringreduce.studies.study.statistics import CONFIDENCE, changes, winners
 from ringreduce.text import human_bytes, human_us, layout
 
 __all__ = ["changed", "won"]

@@ -12,6 +12,6 @@ for x, y in DataLoader(data, batch_sampler=sampler):
 from __future__ import annotations
 
 from ringreduce.training.balance.balance import Balance
-from ringreduce.training.balance.shares import equal_shares, fair_shares
+from ringreduce.training.balance.batch_shares import equal_shares, fair_shares
 
 __all__ = ["Balance", "equal_shares", "fair_shares"]

@@ -12,7 +12,7 @@ import numpy as np
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.world import chosen
 from ringreduce.errors import Error
-from ringreduce.training.balance.shares import equal_shares, fair_shares, step_time
+from ringreduce.training.balance.batch_shares import equal_shares, fair_shares, step_time
 from ringreduce.training.foundation.agreement import check_number, check_same, check_whole
 
 __all__ = ["Balance"]

@@ -10,7 +10,7 @@ a new group.
 
 from __future__ import annotations
 
-from ringreduce.training.compression.base import Compression, hook
+from ringreduce.training.compression.method import Compression, hook
 from ringreduce.training.compression.narrow import HalfPrecision, Int8Blocks
 from ringreduce.training.compression.power_sgd import PowerSGD
 from ringreduce.training.compression.sign_majority import SignMajority

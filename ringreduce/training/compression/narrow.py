@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.training.compression.base import Compression, Gradients
+from ringreduce.training.compression.method import Compression, Gradients
 
 __all__ = ["HalfPrecision", "Int8Blocks"]
 

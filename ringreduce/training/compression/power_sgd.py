@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringreduce.training.compression.base import Compression, Gradients, Memory
-from ringreduce.training.compression.group import Tensor
+from ringreduce.training.compression.group_copy import Tensor
+from ringreduce.training.compression.method import Compression, Gradients, Memory
 
 __all__ = ["PowerSGD"]
 

@@ -14,7 +14,7 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
-from ringreduce.training.elastic.files import SealError, read_sealed, write_sealed
+from ringreduce.training.elastic.checkpoint_files import SealError, read_sealed, write_sealed
 from ringreduce.training.elastic.runs import Run, checkpoints_in
 from ringreduce.training.elastic.state import State
 from ringreduce.training.elastic.trees import first_difference

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm
+from ringreduce.training.elastic.default_process_group import init_process_group
 from ringreduce.training.elastic.entry import Entry, Membership
 from ringreduce.training.elastic.fully_shard import FullyShard
-from ringreduce.training.elastic.process_group import init_process_group
 from ringreduce.training.elastic.trees import described
-from ringreduce.training.low_communication.base import Outer
+from ringreduce.training.low_communication.outer import Outer
 
 __all__ = ["OptimizerEntry", "OuterEntry", "entry_of"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ringreduce import errors
 from ringreduce.training.elastic.checkpoints import Checkpoints
-from ringreduce.training.elastic.group import Group, Phase
+from ringreduce.training.elastic.elastic_group import ElasticGroup, Phase
+from ringreduce.training.elastic.first_group import joins
 from ringreduce.training.elastic.losses import is_loss
-from ringreduce.training.elastic.start import joins
 from ringreduce.training.elastic.state import State
 from ringreduce.training.foundation.agreement import check_positive, check_whole
 
@@ -64,7 +64,7 @@ def steps(
     _check_count(state, count)
     every = None if checkpoints is None else checkpoints.every
     how = {"minimum": minimum, "count": count, "settings": settings, "checkpoints every": every}
-    group = Group(state, minimum, timeout, how, joins(state.comm), checkpoints)
+    group = ElasticGroup(state, minimum, timeout, how, joins(state.comm), checkpoints)
     hooks = [_watch(watched, group) for watched in state.watched]
     try:
         group.settle()
@@ -95,7 +95,7 @@ def _check_count(state: State, count: int) -> None:
         raise ValueError(f"count is {count}, but the state has done {state.step} steps")
 
 
-def _watch(optimizer: Any, group: Group) -> Callable[[], None]:
+def _watch(optimizer: Any, group: ElasticGroup) -> Callable[[], None]:
     """Makes an optimizer agree before it changes anything. Returns a function that ends this."""
     if hasattr(optimizer, "elastic"):
         optimizer.elastic = group
@@ -108,7 +108,7 @@ def _watch(optimizer: Any, group: Group) -> Callable[[], None]:
     return remove
 
 
-def _end_together(group: Group) -> None:
+def _end_together(group: ElasticGroup) -> None:
     """Waits for the others, so that none of them takes this rank's end for a loss."""
     try:
         group.settle()
@@ -126,7 +126,7 @@ class Step:
         comm: the group with which the step began. If a rank is lost, it is closed.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ElasticGroup) -> None:
         self._group, self.comm = group, group.comm
         self.number = group.state.step
         self._kept: Any = None

@@ -26,7 +26,7 @@ class State:
     seeds, from the seed of torch's generator, the step and the rank.
 
     Args:
-        comm: the group, from :func:`ringreduce.elastic.start`.
+        comm: the group, from :func:`ringreduce.elastic.first_group`.
         scale_learning_rate: multiplies the learning rates of all optimizers by the number of ranks after a change,
             divided by the number before, also those that schedulers begin with. For a constant batch on each rank.
         objects: by name. A module; an optimizer; a tensor; any object with state_dict() and load_state_dict(), and

@@ -12,9 +12,9 @@ and then. base.py has what the methods share; each other file is one method, or 
 
 from __future__ import annotations
 
-from ringreduce.training.low_communication.base import Outer
 from ringreduce.training.low_communication.diloco import DiLoCo
 from ringreduce.training.low_communication.local_sgd import LocalSGD
+from ringreduce.training.low_communication.outer import Outer
 from ringreduce.training.low_communication.streaming import StreamingDiLoCo
 
 __all__ = ["DiLoCo", "LocalSGD", "Outer", "StreamingDiLoCo"]

@@ -14,12 +14,12 @@ from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.work import Work
 from ringreduce.errors import Error
-from ringreduce.training.compression.group import all_reduce_bytes
+from ringreduce.training.compression.group_copy import all_reduce_bytes
 from ringreduce.training.foundation.assignment import make_buckets
 from ringreduce.training.foundation.bucket import Bucket, Slot
 from ringreduce.training.foundation.exchange import AllReduce, UnderWay
 from ringreduce.training.foundation.timings import StepTimings
-from ringreduce.training.low_communication.base import Tensor
+from ringreduce.training.low_communication.outer import Tensor
 
 __all__ = ["Average"]
 

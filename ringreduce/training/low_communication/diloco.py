@@ -7,8 +7,8 @@ from typing import Any
 
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.training.low_communication.base import Tensor
 from ringreduce.training.low_communication.fragment import Fragment
+from ringreduce.training.low_communication.outer import Tensor
 from ringreduce.training.low_communication.rounds import Rounds
 
 __all__ = ["DiLoCo"]

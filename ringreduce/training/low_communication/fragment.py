@@ -11,7 +11,7 @@ import torch
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.training.low_communication.average import Average
-from ringreduce.training.low_communication.base import Tensor
+from ringreduce.training.low_communication.outer import Tensor
 
 __all__ = ["Fragment"]
 

@@ -9,7 +9,7 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.low_communication.average import Average
-from ringreduce.training.low_communication.base import Tensor
+from ringreduce.training.low_communication.outer import Tensor
 from ringreduce.training.low_communication.rounds import Rounds
 
 __all__ = ["LocalSGD"]

@@ -10,7 +10,7 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.low_communication.average import Average
-from ringreduce.training.low_communication.base import Outer, Tensor
+from ringreduce.training.low_communication.outer import Outer, Tensor
 from ringreduce.training.low_communication.pace import Pace
 
 __all__ = ["Rounds"]

@@ -12,8 +12,8 @@ import torch
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.timings import StepTimings
-from ringreduce.training.low_communication.base import Outer, Tensor
 from ringreduce.training.low_communication.fragment import Fragment
+from ringreduce.training.low_communication.outer import Outer, Tensor
 
 __all__ = ["StreamingDiLoCo"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from ringreduce.errors import Error, PeerLost
 from ringreduce.training.foundation.rows import Rows
-from ringreduce.training.parameter_server.layout import Layout
-from ringreduce.training.parameter_server.memory import Gradients
+from ringreduce.training.parameter_server.memory import FlatGradients
+from ringreduce.training.parameter_server.server_layout import ServerLayout
 from ringreduce.training.parameter_server.service import Service
 from ringreduce.training.parameter_server.tickets import END, Grant
-from ringreduce.training.parameter_server.wire import Channel, Kind, Message
+from ringreduce.training.parameter_server.wire import Channel, Message, MessageKind
 
 __all__ = ["Client"]
 
@@ -35,7 +35,7 @@ class Client:
         servers: list[int],
         channels: dict[int, Channel],
         service: Service | None,
-        layout: Layout,
+        layout: ServerLayout,
         copies: bool,
         timeout: float,
     ) -> None:
@@ -53,19 +53,19 @@ class Client:
     def ask(self, confirmed: int, wanted: int = END, until: int = END) -> Grant:
         """Asks for a ticket, and waits until it may begin. See Tickets.ask."""
         message = self._message(
-            Kind.ASK, 0, ticket=wanted, confirmed=confirmed, until=until, number=self._asks
+            MessageKind.ASK, 0, ticket=wanted, confirmed=confirmed, until=until, number=self._asks
         )
         self._asks += 1
         (reply,) = self._call([message])
         self.grant = Grant(reply.ticket, reply.clock, list(reply.present), reply.floor)
         return self.grant
 
-    def push(self, ticket: int, gradients: Gradients, options: Sequence[float]) -> None:
+    def push(self, ticket: int, gradients: FlatGradients, options: Sequence[float]) -> None:
         """Sends the gradients of a ticket, and returns when all shards have them, and their copies too."""
         messages = []
         for shard in range(len(self._servers)):
             dense, rows = gradients.of(shard)
-            message = self._message(Kind.PUSH, shard, ticket=ticket, floor=self.grant.floor)
+            message = self._message(MessageKind.PUSH, shard, ticket=ticket, floor=self.grant.floor)
             message.dense, message.rows, message.used, message.options = dense, rows, gradients.used, options
             messages.append(message)
         self._call(messages)
@@ -82,7 +82,7 @@ class Client:
         grant = self.grant
         messages = [
             self._message(
-                Kind.PULL,
+                MessageKind.PULL,
                 shard,
                 ticket=grant.ticket,
                 clock=grant.clock,
@@ -100,7 +100,7 @@ class Client:
 
     def states(self) -> list[list[Any]]:
         """Returns the state of each shard's optimizer. See Stepper.state."""
-        messages = [self._message(Kind.STATE, shard) for shard in range(len(self._servers))]
+        messages = [self._message(MessageKind.STATE, shard) for shard in range(len(self._servers))]
         return [pickle.loads(reply.payload) for reply in self._call(messages)]
 
     def load(self, values: list[Any], states: dict[int, Any], groups: list[dict[str, Any]]) -> None:
@@ -112,24 +112,24 @@ class Client:
             ranges += [table.of(shard) for table in self._layout.tables]
             own = [value.clone() for value in ranges]  # without it, pickle would save the whole memory
             payload = pickle.dumps((own, states, groups))
-            messages.append(self._message(Kind.LOAD, shard, number=self._loads, payload=payload))
+            messages.append(self._message(MessageKind.LOAD, shard, number=self._loads, payload=payload))
         self._call(messages)
 
     def leave(self, confirmed: int) -> None:
         """Says that this worker has ended."""
         try:
-            self._call([self._message(Kind.LEAVE, 0, confirmed=confirmed)])
+            self._call([self._message(MessageKind.LEAVE, 0, confirmed=confirmed)])
         finally:
             for server, channel in self._channels.items():
                 if server not in self.lost:
                     try:
-                        channel.send(Message(Kind.BYE, worker=self._worker), False)
+                        channel.send(Message(MessageKind.BYE, worker=self._worker), False)
                     except Error:
                         self.lost.add(server)
             if self._service is not None:
                 self._service.leave(self._worker)
 
-    def _message(self, kind: Kind, shard: int, **rest: Any) -> Message:
+    def _message(self, kind: MessageKind, shard: int, **rest: Any) -> Message:
         return Message(kind, shard, self._worker, **rest)
 
     # --- how requests find their server --------------------------------------------------------------------
@@ -184,14 +184,14 @@ class Client:
                 for copy, gradient in zip(own, message.dense, strict=True):
                     copy.copy_(gradient)
                 message.dense = own
-            return self._service.handle(message, ranges if message.kind is Kind.PULL else None)
+            return self._service.handle(message, ranges if message.kind is MessageKind.PULL else None)
         if server in self.lost:
             return None
         try:
             for work in works:
                 work.wait()
             # A ticket may have to wait until one worker after another counts as lost.
-            patience = self._timeout * (self._workers + 3 if message.kind is Kind.ASK else 3)
+            patience = self._timeout * (self._workers + 3 if message.kind is MessageKind.ASK else 3)
             return self._channels[server].receive(True, lambda _: ranges, patience)
         except Error:
             self.lost.add(server)
@@ -209,9 +209,9 @@ class Client:
         return server
 
     def _checked(self, reply: Message, shard: int) -> Message:
-        if reply.kind is Kind.LOST:
+        if reply.kind is MessageKind.LOST:
             raise self._gone(shard)
-        if reply.kind is Kind.FAILED:
+        if reply.kind is MessageKind.FAILED:
             raise Error(f"the optimizer of shard {shard} failed: {reply.payload.decode()}")
         return reply
 

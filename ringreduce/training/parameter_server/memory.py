@@ -9,15 +9,15 @@ from torch.utils.dlpack import from_dlpack
 
 from ringreduce.training.foundation.bucket import shaped_like
 from ringreduce.training.foundation.rows import Rows, rows_of
-from ringreduce.training.parameter_server.layout import Layout
+from ringreduce.training.parameter_server.server_layout import ServerLayout
 
-__all__ = ["Gradients", "move_in"]
+__all__ = ["FlatGradients", "move_in"]
 
 
-class Gradients:
+class FlatGradients:
     """A model's gradients: flat memory for each part, and the rows of each table."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ServerLayout) -> None:
         self._layout = layout
         self.flat = [part.bucket.allocate() for part in layout.parts]
         self.rows: list[Rows] = []
@@ -63,7 +63,7 @@ class Gradients:
         return dense, rows
 
 
-def move_in(layout: Layout) -> list[Any]:
+def move_in(layout: ServerLayout) -> list[Any]:
     """Moves the parameters of the layout's parts into flat memory, and returns it."""
     memory = []
     for part in layout.parts:

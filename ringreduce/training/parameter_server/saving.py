@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ringreduce.training.foundation.state import joined, numbered, numbers_in
-from ringreduce.training.parameter_server.layout import Layout
+from ringreduce.training.foundation.optimizer_state import joined, numbered, numbers_in
+from ringreduce.training.parameter_server.server_layout import ServerLayout
 
 __all__ = ["states_of", "whole_state"]
 
 
 def whole_state(
-    layout: Layout, shards: Iterable[list[Any]], groups: Sequence[dict[str, Any]]
+    layout: ServerLayout, shards: Iterable[list[Any]], groups: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Returns the state_dict of one process.
 
@@ -30,7 +30,7 @@ def whole_state(
 
 
 def states_of(
-    layout: Layout, state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]
+    layout: ServerLayout, state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
     """Returns the state of each parameter that has one, by the number of its slot.
 
@@ -43,7 +43,7 @@ def states_of(
     return {slot: state[numbers[place]] for slot, place in enumerate(places) if numbers[place] in state}
 
 
-def _places(layout: Layout, groups: Sequence[dict[str, Any]]) -> list[int]:
+def _places(layout: ServerLayout, groups: Sequence[dict[str, Any]]) -> list[int]:
     """Returns the place of each slot's parameter in the groups."""
     places = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
     return [places[id(slot.parameter)] for slot in layout.slots]

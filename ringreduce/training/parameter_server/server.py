@@ -20,14 +20,14 @@ from ringreduce.training.foundation.agreement import check_module, check_same, d
 from ringreduce.training.foundation.broadcast import Broadcast
 from ringreduce.training.foundation.part import copy_options, options
 from ringreduce.training.foundation.rows import sparse_names
-from ringreduce.training.parameter_server.arguments import check_arguments, group_numbers, groups_in
 from ringreduce.training.parameter_server.client import Client
-from ringreduce.training.parameter_server.layout import Layout, check_optimizer, named_parameters
 from ringreduce.training.parameter_server.memory import move_in
 from ringreduce.training.parameter_server.saving import states_of, whole_state
+from ringreduce.training.parameter_server.server_arguments import check_arguments, group_numbers, groups_in
+from ringreduce.training.parameter_server.server_layout import ServerLayout, check_optimizer, named_parameters
 from ringreduce.training.parameter_server.service import Service
 from ringreduce.training.parameter_server.shard import Shard
-from ringreduce.training.parameter_server.stepper import Settings, number_names
+from ringreduce.training.parameter_server.stepper import ShardSettings, number_names
 from ringreduce.training.parameter_server.wire import Format, connect
 from ringreduce.training.parameter_server.worker import Worker
 
@@ -120,12 +120,12 @@ class ParameterServer(torch.optim.Optimizer):
         named = named_parameters(model)
         sparse = sparse_names(model)
         only_its_rows = check_optimizer(optimizer, defaults, named, sparse)
-        self._layout = Layout(named, sparse, optimizer, len(self.servers))
+        self._layout = ServerLayout(named, sparse, optimizer, len(self.servers))
         super().__init__(groups or [p for _, p in named], {})
         made = optimizer([{**group} for group in self.param_groups], **defaults)
         copy_options(made.param_groups, self.param_groups)
         self.defaults = made.defaults
-        self._settings = Settings(
+        self._settings = ShardSettings(
             len(self.workers), staleness, partial(optimizer, **defaults), [options(g) for g in self.param_groups],
             group_numbers(named, self.param_groups), only_its_rows, delay_compensation, compensation_decay,
         )  # fmt: skip

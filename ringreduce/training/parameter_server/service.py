@@ -10,7 +10,7 @@ from typing import Any
 from ringreduce.errors import Error
 from ringreduce.training.parameter_server.shard import Shard
 from ringreduce.training.parameter_server.tickets import END
-from ringreduce.training.parameter_server.wire import Channel, Kind, Message
+from ringreduce.training.parameter_server.wire import Channel, Message, MessageKind
 
 __all__ = ["Service"]
 
@@ -80,7 +80,7 @@ class Service:
         for peer, channel in self._copies.items():
             try:
                 with channel.turn:
-                    channel.send(Message(Kind.BYE), False)
+                    channel.send(Message(MessageKind.BYE), False)
             except Error:
                 self._lose(peer)
         for thread in self._threads:
@@ -95,7 +95,7 @@ class Service:
         try:
             while True:
                 message = channel.receive(False, self.room, self._silence)
-                if message.kind is Kind.BYE:
+                if message.kind is MessageKind.BYE:
                     break
                 reply = self.handle(message)
                 for work in channel.send(reply, True):
@@ -132,29 +132,33 @@ class Service:
         except Error:
             raise
         except Exception as error:  # of the optimizer
-            return Message(Kind.FAILED, message.shard, payload=f"{type(error).__name__}: {error}".encode())
+            return Message(
+                MessageKind.FAILED, message.shard, payload=f"{type(error).__name__}: {error}".encode()
+            )
 
     def _handle(self, message: Message, into: list[Any] | None) -> Message:
         shard = self._shard(message.shard)
         if shard is None:
-            return Message(Kind.LOST, message.shard)
-        if message.kind is Kind.STATE:
+            return Message(MessageKind.LOST, message.shard)
+        if message.kind is MessageKind.STATE:
             with shard.lock:
-                return Message(Kind.DONE, message.shard, payload=shard.state())
-        if message.kind is Kind.PULL:
+                return Message(MessageKind.DONE, message.shard, payload=shard.state())
+        if message.kind is MessageKind.PULL:
             with shard.lock:
                 if shard.needs_close(message.clock):
                     self._run(
                         shard,
-                        Message(Kind.CLOSE, shard.number, clock=message.clock, present=message.present),
+                        Message(
+                            MessageKind.CLOSE, shard.number, clock=message.clock, present=message.present
+                        ),
                     )
                 if shard.compensates:
-                    self._run(shard, Message(Kind.MARK, shard.number, message.worker))
+                    self._run(shard, Message(MessageKind.MARK, shard.number, message.worker))
                 return shard.read(message, into)
         self._run(shard, message)
-        if message.kind is Kind.ASK:
+        if message.kind is MessageKind.ASK:
             return self._answer(shard, message)
-        return Message(Kind.DONE, message.shard)
+        return Message(MessageKind.DONE, message.shard)
 
     def _answer(self, shard: Shard, message: Message) -> Message:
         """Waits until a worker may begin its next ticket."""
@@ -164,9 +168,11 @@ class Service:
             self._changed.wait_for(lambda: shard.tickets.answer(worker, number) is not None, limit)
             grant = shard.tickets.answer(worker, number)
         if grant is None:
-            return Message(Kind.LOST, message.shard)
+            return Message(MessageKind.LOST, message.shard)
         ticket, clock, present, floor = grant
-        return Message(Kind.DONE, message.shard, ticket=ticket, clock=clock, present=present, floor=floor)
+        return Message(
+            MessageKind.DONE, message.shard, ticket=ticket, clock=clock, present=present, floor=floor
+        )
 
     def leave(self, worker: int) -> None:
         """Ends all waits for a worker."""
@@ -175,7 +181,7 @@ class Service:
             shard = self._shards.get(0)
             self._changed.notify_all()
         if shard is not None:
-            self._run(shard, Message(Kind.LEAVE, 0, worker))
+            self._run(shard, Message(MessageKind.LEAVE, 0, worker))
 
     def _run(self, shard: Shard, message: Message) -> None:
         """Changes a shard and its copy."""
@@ -222,7 +228,7 @@ class Service:
     def _copied(self, channel: Channel, holder: int) -> bool:
         """Waits for the receipt of a copy. Returns whether the copy has done the same as the shard."""
         try:
-            return channel.receive(True, self.room).kind is Kind.DONE
+            return channel.receive(True, self.room).kind is MessageKind.DONE
         except Error:
             self._lose(holder)
             return False
@@ -236,7 +242,7 @@ class Service:
             channel = self._copies[holder]
             try:
                 with channel.turn:
-                    channel.send(Message(Kind.INSTALL, shard.number, payload=shard.snapshot()), False)
+                    channel.send(Message(MessageKind.INSTALL, shard.number, payload=shard.snapshot()), False)
                     if self._copied(channel, holder):
                         return
             except Error:
@@ -248,7 +254,7 @@ class Service:
         try:
             while True:
                 message = channel.receive(False, self.room, FOREVER)
-                if message.kind is Kind.BYE:
+                if message.kind is MessageKind.BYE:
                     return
                 channel.send(Message(self._copy(message), message.shard), True)
         except Error:
@@ -257,18 +263,18 @@ class Service:
                 self._no_more_copies.add(peer)
                 self._changed.notify_all()
 
-    def _copy(self, message: Message) -> Kind:
+    def _copy(self, message: Message) -> MessageKind:
         """Does with the copy of a shard what its primary does."""
         try:
-            if message.kind is Kind.INSTALL:
+            if message.kind is MessageKind.INSTALL:
                 replica = self._make(message.shard)
                 replica.install(message.payload)
                 self._replicas[message.shard] = replica
             else:
                 self._replicas[message.shard].run(message)
-            return Kind.DONE
+            return MessageKind.DONE
         except Exception:  # of the optimizer, which probably fails on the primary, too
-            return Kind.FAILED
+            return MessageKind.FAILED
 
     def _lose(self, peer: int) -> None:
         with self._changed:
@@ -292,7 +298,7 @@ class Service:
             left = set(self._left)
         if number == 0:
             for worker in sorted(left):
-                self._run(shard, Message(Kind.LEAVE, 0, worker, confirmed=END))
+                self._run(shard, Message(MessageKind.LEAVE, 0, worker, confirmed=END))
         with shard.lock:
             if shard.holder is None:
                 self._begin_copy(shard)

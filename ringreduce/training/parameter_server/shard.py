@@ -12,10 +12,10 @@ import torch
 from ringreduce.training.foundation.bucket import allocate
 from ringreduce.training.foundation.rows import Rows
 from ringreduce.training.parameter_server.compensation import Compensation
-from ringreduce.training.parameter_server.layout import Layout
-from ringreduce.training.parameter_server.stepper import Settings, Stepper, averaged
+from ringreduce.training.parameter_server.server_layout import ServerLayout
+from ringreduce.training.parameter_server.stepper import ShardSettings, Stepper, averaged
 from ringreduce.training.parameter_server.tickets import END, Tickets
-from ringreduce.training.parameter_server.wire import Kind, Message
+from ringreduce.training.parameter_server.wire import Message, MessageKind
 
 __all__ = ["Pool", "Shard"]
 
@@ -23,7 +23,7 @@ __all__ = ["Pool", "Shard"]
 class Pool:
     """Memory for a shard's range of each part of the model, used again and again. Several threads may use it."""
 
-    def __init__(self, layout: Layout, shard: int) -> None:
+    def __init__(self, layout: ServerLayout, shard: int) -> None:
         self._lengths = [(end - begin) for begin, end in (part.ranges[shard] for part in layout.parts)]
         self._likes = [part.bucket.like for part in layout.parts]
         self._free: list[list[Any]] = []
@@ -56,7 +56,9 @@ class Shard:
         version: the number of steps of the optimizer.
     """
 
-    def __init__(self, number: int, layout: Layout, settings: Settings, values: Sequence[Any]) -> None:
+    def __init__(
+        self, number: int, layout: ServerLayout, settings: ShardSettings, values: Sequence[Any]
+    ) -> None:
         self.number, self._layout, self._settings = number, layout, settings
         self.lock = threading.RLock()
         self.holder: int | None = None
@@ -85,21 +87,21 @@ class Shard:
     def run(self, message: Message) -> None:
         """Changes the shard as a message asks. The shard then owns the message's tensors, which its pool made."""
         kind, worker = message.kind, message.worker
-        if kind is Kind.PUSH:
+        if kind is MessageKind.PUSH:
             self._push(message)
-        elif kind is Kind.ASK:
+        elif kind is MessageKind.ASK:
             wanted = None if message.ticket == END else message.ticket
             self.tickets.ask(worker, message.number, message.confirmed, wanted, message.until)
-        elif kind is Kind.LEAVE:
+        elif kind is MessageKind.LEAVE:
             self.tickets.confirm(worker, message.confirmed)
             self.tickets.leave(worker)
             if self._compensation is not None:
                 self._compensation.forget(worker)
-        elif kind is Kind.CLOSE and message.clock > self._clock:
+        elif kind is MessageKind.CLOSE and message.clock > self._clock:
             self._close(message.clock, message.present)
-        elif kind is Kind.MARK and self._compensation is not None:
+        elif kind is MessageKind.MARK and self._compensation is not None:
             self._compensation.mark(worker, [*self._values, *self._rows])
-        elif kind is Kind.LOAD and message.number > self._loaded:
+        elif kind is MessageKind.LOAD and message.number > self._loaded:
             self._load(message)
 
     def _push(self, message: Message) -> None:
@@ -160,7 +162,7 @@ class Shard:
         for changed, values in zip(self._changed, self._rows, strict=True):
             indices = (changed > message.version).nonzero().flatten()
             rows.append((indices, values[indices]))
-        return Message(Kind.DONE, self.number, version=self.version, dense=dense, rows=rows)
+        return Message(MessageKind.DONE, self.number, version=self.version, dense=dense, rows=rows)
 
     def lends(self, message: Message) -> bool:
         """Returns whether the answer to a pull has the shard's own memory.

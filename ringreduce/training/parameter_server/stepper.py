@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from ringreduce.training.foundation.bucket import shaped_like
+from ringreduce.training.foundation.optimizer_state import cut
 from ringreduce.training.foundation.rows import averaged_rows
 from ringreduce.training.foundation.shares import Piece
-from ringreduce.training.foundation.state import cut
-from ringreduce.training.parameter_server.layout import Layout
-from ringreduce.training.parameter_server.wire import Kind, Message
+from ringreduce.training.parameter_server.server_layout import ServerLayout
+from ringreduce.training.parameter_server.wire import Message, MessageKind
 
-__all__ = ["Settings", "Stepper", "averaged", "number_names"]
+__all__ = ["ShardSettings", "Stepper", "averaged", "number_names"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ShardSettings:
     """The settings that all shards share.
 
     Attributes:
@@ -57,7 +57,12 @@ class Stepper:
     """
 
     def __init__(
-        self, layout: Layout, shard: int, settings: Settings, values: Sequence[Any], rows: Sequence[Any]
+        self,
+        layout: ServerLayout,
+        shard: int,
+        settings: ShardSettings,
+        values: Sequence[Any],
+        rows: Sequence[Any],
     ) -> None:
         self._settings = settings
         self._cuts = layout.cut == "elements"
@@ -174,4 +179,4 @@ def averaged(messages: Sequence[Message]) -> Message:
         dense.append(own.copy_(wide.mul_(1 / len(messages))))
     rows = [averaged_rows(parts, len(parts)) for parts in zip(*(m.rows for m in messages), strict=True)]
     used = [any(flags) for flags in zip(*(message.used for message in messages), strict=True)]
-    return Message(Kind.PUSH, options=first.options, used=used, dense=dense, rows=rows)
+    return Message(MessageKind.PUSH, options=first.options, used=used, dense=dense, rows=rows)

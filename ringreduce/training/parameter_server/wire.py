@@ -14,13 +14,13 @@ import torch
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.work import Work
 from ringreduce.training.foundation.rows import Rows
-from ringreduce.training.parameter_server.layout import Layout, Table
+from ringreduce.training.parameter_server.server_layout import EmbeddingTable, ServerLayout
 from ringreduce.training.parameter_server.tickets import END
 
-__all__ = ["Channel", "Format", "Kind", "Message", "connect"]
+__all__ = ["Channel", "Format", "Message", "MessageKind", "connect"]
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kinds of requests and answers."""
 
     ASK = auto()  # for a ticket
@@ -51,7 +51,7 @@ class Message:
         used: which parameters have a gradient.
     """
 
-    kind: Kind
+    kind: MessageKind
     shard: int = 0
     worker: int = -1
     ticket: int = END
@@ -77,12 +77,12 @@ NUMBERS = (
 class Format:
     """Packs what precedes the tensors of a message: int64 words, as many in each message of a model."""
 
-    def __init__(self, workers: int, options: int, layout: Layout) -> None:
+    def __init__(self, workers: int, options: int, layout: ServerLayout) -> None:
         lengths = (len(NUMBERS), 2, len(layout.tables), workers, len(layout.slots), options)
         ends = np.cumsum(lengths).tolist()
         self._places = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
         self.length: int = ends[-1]
-        self.tables: list[Table] = layout.tables
+        self.tables: list[EmbeddingTable] = layout.tables
 
     def pack(self, message: Message) -> Any:
         words = np.zeros(self.length, np.int64)
@@ -102,7 +102,7 @@ class Format:
         """Returns a message without its tensors, whether dense ones follow, and the sizes of payload and tables."""
         numbers, sizes, counts, present, used, options = self._places
         kind, *others = words[numbers].tolist()
-        message = Message(Kind(kind), *others)
+        message = Message(MessageKind(kind), *others)
         message.present = words[present].astype(bool).tolist()
         message.used = words[used].astype(bool).tolist()
         message.options = words[options].view(np.float64).tolist()

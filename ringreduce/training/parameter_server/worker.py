@@ -10,8 +10,8 @@ import torch
 
 from ringreduce.errors import Error
 from ringreduce.training.parameter_server.client import Client
-from ringreduce.training.parameter_server.layout import Layout
-from ringreduce.training.parameter_server.memory import Gradients
+from ringreduce.training.parameter_server.memory import FlatGradients
+from ringreduce.training.parameter_server.server_layout import ServerLayout
 from ringreduce.training.parameter_server.tickets import END
 
 __all__ = ["Worker"]
@@ -27,11 +27,17 @@ class Worker:
     """
 
     def __init__(
-        self, client: Client, layout: Layout, number: int, workers: int, values: list[Any], overlap: bool
+        self,
+        client: Client,
+        layout: ServerLayout,
+        number: int,
+        workers: int,
+        values: list[Any],
+        overlap: bool,
     ) -> None:
         self._client, self._layout, self._number, self._workers = client, layout, number, workers
         self._values = values
-        self._gradients = Gradients(layout)
+        self._gradients = FlatGradients(layout)
         self._steps = 0  # of fixed tickets
         self._shared = False
         self._begin = 0  # the first of the shared tickets

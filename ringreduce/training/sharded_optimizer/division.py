@@ -13,8 +13,8 @@ from ringreduce.training.foundation.part import Part
 from ringreduce.training.foundation.reducer import Keep, Reducer
 from ringreduce.training.foundation.shares import Share
 from ringreduce.training.foundation.usage import AnyUsage
-from ringreduce.training.sharded_optimizer.layout import Layout
 from ringreduce.training.sharded_optimizer.reduce_scatter import ReduceScatter
+from ringreduce.training.sharded_optimizer.share_layout import ShareLayout
 
 __all__ = ["Division"]
 
@@ -34,7 +34,7 @@ class Division:
         reducer: exchanges the gradients, in stage 2.
     """
 
-    def __init__(self, comm: Communicator, layout: Layout, stage: int, copies: int) -> None:
+    def __init__(self, comm: Communicator, layout: ShareLayout, stage: int, copies: int) -> None:
         self.comm, self.layout = comm, layout
         self.slots: list[Slot] = []
         self.shares: list[Share] = []

@@ -14,13 +14,13 @@ from ringreduce.errors import Error
 from ringreduce.training.foundation.agreement import check_not_averaged, check_positive, check_whole
 from ringreduce.training.foundation.bucket import Slot
 from ringreduce.training.foundation.kinds import Cut, choose_cut
+from ringreduce.training.foundation.optimizer_state import cut, gather_share, numbered, numbers_in
 from ringreduce.training.foundation.part import copy_options, options
 from ringreduce.training.foundation.shares import Share
-from ringreduce.training.foundation.state import cut, gather_share, numbered, numbers_in
 from ringreduce.training.foundation.timings import StepTimings
 from ringreduce.training.sharded_optimizer.division import Division
-from ringreduce.training.sharded_optimizer.layout import Layout
 from ringreduce.training.sharded_optimizer.regroupable import Regroupable
+from ringreduce.training.sharded_optimizer.share_layout import ShareLayout
 
 __all__ = ["ShardedOptimizer"]
 
@@ -97,7 +97,7 @@ class ShardedOptimizer(Regroupable, torch.optim.Optimizer):
         self.elastic: Any = None  # agrees with other ranks before an update: ringreduce.elastic
         self._made_by = optimizer_class, defaults
         self._copies, self._stage = copies, stage
-        self._division = Division(comm, Layout(comm, shard, bucket_mb * MB, settings), stage, copies)
+        self._division = Division(comm, ShareLayout(comm, shard, bucket_mb * MB, settings), stage, copies)
         super().__init__(params, defaults)
         self._shard_groups(0)
         if not self._division.slots:

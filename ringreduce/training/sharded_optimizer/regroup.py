@@ -10,9 +10,9 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
+from ringreduce.training.foundation.optimizer_state import is_cut
 from ringreduce.training.foundation.part import Part
 from ringreduce.training.foundation.shares import Piece
-from ringreduce.training.foundation.state import is_cut
 from ringreduce.training.foundation.transfer import as_bytes, move
 from ringreduce.training.sharded_optimizer.division import Division, owners_of_copies
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.bucket import Slot
+from ringreduce.training.foundation.optimizer_state import joined, numbered, on_cpu
 from ringreduce.training.foundation.part import copy_options, options
-from ringreduce.training.foundation.state import joined, numbered, on_cpu
 from ringreduce.training.sharded_optimizer.division import Division
 from ringreduce.training.sharded_optimizer.regroup import mend, move_states
 

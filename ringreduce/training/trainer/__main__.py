@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -38,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = from_flags(options)
         if options.print_config:
-            print(json.dumps(dataclasses.asdict(config), indent=2))
+            print(json.dumps(config.model_dump(), indent=2))
             return 0
         # Imported late, because importing torch takes a second.
         from ringreduce.training.trainer.efficiency import measure, table
-        from ringreduce.training.trainer.run import on_ranks, train
+        from ringreduce.training.trainer.training_run import on_ranks, train
 
         if not options.efficiency:
             on_ranks(train, config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ringreduce.communicator import Communicator
-from ringreduce.training.elastic.files import PARTIAL, unsealed, write_sealed
+from ringreduce.training.elastic.checkpoint_files import PARTIAL, unsealed, write_sealed
 from ringreduce.training.elastic.runs import Run, checkpoints_in
 from ringreduce.training.trainer.config import Config, ConfigError, ToldError, writing
 
@@ -25,7 +25,7 @@ def existing(folder: Path) -> list[Path]:
 def save(folder: Path, run: Run, step: int, state: dict[str, Any], keep: int) -> None:
     """Writes a checkpoint, and then removes all but the newest ``keep`` ones, also those of earlier runs.
 
-    Only one rank calls it. See :func:`ringreduce.elastic.files.write_sealed`.
+    Only one rank calls it. See :func:`ringreduce.elastic.checkpoint_files.write_sealed`.
 
     Raises:
         ConfigError: The file cannot be written. The earlier checkpoints are kept.

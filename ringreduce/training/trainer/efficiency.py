@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 import ringreduce
-from ringreduce.training.trainer.config import Config, ConfigError
-from ringreduce.training.trainer.report import Row, make_row
-from ringreduce.training.trainer.trainer import Step, Trainer
+from ringreduce.training.trainer.config import Config, ConfigError, replace
+from ringreduce.training.trainer.trainer import StepReport, Trainer
+from ringreduce.training.trainer.training_log import Row, make_row
 
 __all__ = ["Efficiency", "measure", "median", "table"]
 
@@ -67,7 +67,9 @@ def measure(
     return found if comm.rank == 0 else None
 
 
-def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -> tuple[float, list[Step]]:
+def _round(
+    comm: ringreduce.Communicator, trainer: Trainer | None, steps: int
+) -> tuple[float, list[StepReport]]:
     """Runs some steps, and returns the sum of the ranks' rates in samples per second and the steps of this rank."""
     comm.barrier()
     began = time.monotonic()

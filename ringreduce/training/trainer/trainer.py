@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from ringreduce.training.trainer.parallel import (
     with_exchange,
 )
 
-__all__ = ["Step", "Trainer"]
+__all__ = ["StepReport", "Trainer"]
 
 # Settings that must be the same as in the checkpoint, because they determine the shapes of the weights or the position
 # in the data. The number of ranks may differ.
@@ -41,7 +40,7 @@ KEPT = (
 
 
 @dataclass
-class Step:
+class StepReport:
     """An optimizer step of one rank. Times are in seconds."""
 
     losses: list[float]  # one for each micro-batch
@@ -123,7 +122,7 @@ class Trainer:
 
     # --- a step --------------------------------------------------------------------------------------------
 
-    def step(self) -> Step:
+    def step(self) -> StepReport:
         began = time.monotonic()
         with self._span("step"):
             if self.outer is not None and self.outer.idle:  # a slow rank leaves out the samples of a step
@@ -147,7 +146,7 @@ class Trainer:
         exposed = sum(timings.exposed for timings in exchanges)
         if self.balance is not None:
             self.balance.step(seconds - exposed)
-        return Step(self._losses, self._norm, seconds, communication, exposed)
+        return StepReport(self._losses, self._norm, seconds, communication, exposed)
 
     def _learn(self) -> tuple[list[float], float]:
         """Makes a step of the optimizer. Returns the losses of the micro-batches, and the norm of the gradient."""
@@ -225,7 +224,7 @@ class Trainer:
         a single process without sharding.
         """
         state: dict[str, Any] = {
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.model_dump(),
             "step": self.done,
             "threads": self.comm.all_gather(np.array([torch.get_num_threads()])).tolist(),
             "model": self.module.state_dict(),

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.reductions import Op
 from ringreduce.frameworks.horovod.tensorflow.compression import Compression
-from ringreduce.frameworks.horovod.tensorflow.reducing import Reducer
+from ringreduce.frameworks.horovod.tensorflow.reducing import GradientReducer
 from ringreduce.frameworks.horovod.tensorflow.tape import _layers
 from ringreduce.frameworks.tensorflow.operations import scaled
 
@@ -23,7 +23,7 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 class Distributed(keras.optimizers.Optimizer):  # type: ignore[misc]  # mypy does not follow Keras's types
     """The methods of a distributed optimizer. ``DistributedOptimizer`` adds them to the class of an optimizer."""
 
-    _hvd_reducer: Reducer
+    _hvd_reducer: GradientReducer
     _hvd_passes: int
     _hvd_averages: bool
     _hvd_sums: list[Any] | None
@@ -91,7 +91,7 @@ def DistributedOptimizer(
         average_aggregated_gradients: divides these by their number.
         op: Average, Sum or Adasum, which here combines gradients.
         sparse_as_dense, gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients: as for
-            :class:`ringreduce.horovod.tensorflow.reducing.Reducer`.
+            :class:`ringreduce.horovod.tensorflow.reducing.GradientReducer`.
 
     Raises:
         TypeError: optimizer is none of Keras 3.
@@ -111,7 +111,7 @@ def DistributedOptimizer(
     made: Any = object.__new__(type(base.__name__, (Distributed, base), {"__module__": base.__module__}))
     made.__dict__.update(optimizer.__dict__)
     settings = {
-        "_hvd_reducer": Reducer(
+        "_hvd_reducer": GradientReducer(
             compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
             scale_local_gradients,
         ),

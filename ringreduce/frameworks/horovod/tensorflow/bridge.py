@@ -23,20 +23,20 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
-from ringreduce.frameworks.horovod.errors import HorovodInternalError
+from ringreduce.frameworks.horovod.internal_error import HorovodInternalError
 from ringreduce.frameworks.horovod.process_sets import ProcessSet
 from ringreduce.frameworks.horovod.request import Operation, Request
 from ringreduce.frameworks.horovod.tensorflow.kit import NumPyKit, array_at
 from ringreduce.frameworks.tensorflow import library
 from ringreduce.frameworks.tensorflow.operations import check_compiler
 
-__all__ = ["Call", "execute"]
+__all__ = ["BridgedCall", "execute"]
 
 OPERATION = "RingreduceNegotiated"
 
 
 @dataclass(frozen=True)
-class Call(ABC):
+class BridgedCall(ABC):
     """A call without its tensors. Equal calls share a number, by which TensorFlow knows them."""
 
     name: str | None
@@ -53,12 +53,12 @@ class Call(ABC):
         """Returns the gradients of the inputs."""
 
 
-_numbers: dict[Call, int] = {}
-_calls: list[Call] = []
+_numbers: dict[BridgedCall, int] = {}
+_calls: list[BridgedCall] = []
 _raised = threading.local()
 
 
-def execute(call: Call, inputs: Sequence[Any], results: Sequence[Any] | None = None) -> list[Any]:
+def execute(call: BridgedCall, inputs: Sequence[Any], results: Sequence[Any] | None = None) -> list[Any]:
     """Makes a call, or adds it to the graph.
 
     Args:
@@ -193,7 +193,7 @@ def _operations() -> Any:
 
 
 def _gradient(operation: Any, *gradients: Any) -> list[Any]:
-    call: Call = _calls[operation.get_attr("call")]
+    call: BridgedCall = _calls[operation.get_attr("call")]
     return call.gradients(list(operation.inputs), list(operation.outputs), list(gradients))
 
 

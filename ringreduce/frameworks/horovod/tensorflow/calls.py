@@ -14,18 +14,18 @@ import tensorflow as tf
 
 from ringreduce.frameworks.horovod import job
 from ringreduce.frameworks.horovod.arguments import chosen_splits
-from ringreduce.frameworks.horovod.exchanges import AllGather, AllToAll, Broadcast
+from ringreduce.frameworks.horovod.exchanges import AllGather, AllToAll, BroadcastOperation
 from ringreduce.frameworks.horovod.kit import Kit
 from ringreduce.frameworks.horovod.process_sets import ProcessSet
-from ringreduce.frameworks.horovod.reductions import AllReduce, Op, ReduceScatter
+from ringreduce.frameworks.horovod.reductions import AllReduceOperation, Op, ReduceScatterOperation
 from ringreduce.frameworks.horovod.request import Operation
-from ringreduce.frameworks.horovod.tensorflow.bridge import Call, execute
+from ringreduce.frameworks.horovod.tensorflow.bridge import BridgedCall, execute
 from ringreduce.frameworks.tensorflow.operations import scaled, zeros_after
 
 __all__ = ["AllGatherCall", "AllReduceCall", "AllToAllCall", "BroadcastCall", "ReduceScatterCall", "named"]
 
 
-def named(call: Call, tensors: Sequence[Any]) -> Call:
+def named(call: BridgedCall, tensors: Sequence[Any]) -> BridgedCall:
     """Returns a call that has a name if it is in a graph: there, the order of calls says nothing."""
     if call.name is not None or tf.executing_eagerly():
         return call
@@ -41,7 +41,7 @@ def shaped(results: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
     return list(results)
 
 
-def run(call: Call, tensors: Sequence[Any]) -> list[Any]:
+def run(call: BridgedCall, tensors: Sequence[Any]) -> list[Any]:
     """Runs a call whose results have the dtypes and shapes of its inputs, but for the numbers of rows of some."""
     results = execute(named(call, tensors), tensors)
     same = isinstance(call, AllReduceCall | BroadcastCall)
@@ -57,7 +57,7 @@ def averaged(tensors: Sequence[Any], process_set: ProcessSet) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class AllReduceCall(Call):
+class AllReduceCall(BridgedCall):
     op: Op = Op.Average
     before: float = 1.0
     after: float = 1.0
@@ -65,14 +65,14 @@ class AllReduceCall(Call):
 
     def operation(self, kit: Kit, inputs: list[Any]) -> Operation:
         outputs = [kit.empty(x.shape, x) for x in inputs]
-        return AllReduce(kit, inputs, outputs, self.op, self.before, self.after, outputs)
+        return AllReduceOperation(kit, inputs, outputs, self.op, self.before, self.after, outputs)
 
     def gradients(self, inputs: Sequence[Any], outputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         return run(replace(self, name=None), gradients)
 
 
 @dataclass(frozen=True)
-class ReduceScatterCall(Call):
+class ReduceScatterCall(BridgedCall):
     op: Op = Op.Average
     before: float = 1.0
     after: float = 1.0
@@ -81,7 +81,7 @@ class ReduceScatterCall(Call):
     def operation(self, kit: Kit, inputs: list[Any]) -> Operation:
         if not all(x.shape for x in inputs):
             raise ValueError("reducescatter needs tensors with at least one axis")
-        return ReduceScatter(kit, inputs, self.op, self.before, self.after, True)
+        return ReduceScatterOperation(kit, inputs, self.op, self.before, self.after, True)
 
     def gradients(self, inputs: Sequence[Any], outputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         scale = self.before * self.after * (self.process_set.size() if self.op is Op.Sum else 1)
@@ -89,7 +89,7 @@ class ReduceScatterCall(Call):
 
 
 @dataclass(frozen=True)
-class AllGatherCall(Call):
+class AllGatherCall(BridgedCall):
     kind = "allgather"
 
     def operation(self, kit: Kit, inputs: list[Any]) -> Operation:
@@ -105,7 +105,7 @@ class AllGatherCall(Call):
 
 
 @dataclass(frozen=True)
-class BroadcastCall(Call):
+class BroadcastCall(BridgedCall):
     root: int = 0
     place: int = 0
     kind = "broadcast"
@@ -115,7 +115,7 @@ class BroadcastCall(Call):
         copy = kit.empty(x.shape, x)
         if self.process_set.rank() == self.place:
             kit.copy([copy], [x])
-        return Broadcast(kit, copy, self.root, self.place, copy)
+        return BroadcastOperation(kit, copy, self.root, self.place, copy)
 
     def gradients(self, inputs: Sequence[Any], outputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         (average,) = averaged(gradients, self.process_set)
@@ -123,7 +123,7 @@ class BroadcastCall(Call):
 
 
 @dataclass(frozen=True)
-class AllToAllCall(Call):
+class AllToAllCall(BridgedCall):
     """The inputs are the rows, and the number of them for each rank, which may be empty: equal numbers."""
 
     kind = "alltoall"

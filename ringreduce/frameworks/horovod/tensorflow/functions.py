@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ringreduce.frameworks.horovod import objects
+from ringreduce.frameworks.horovod import pickled
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.tensorflow.operations import broadcast_
 
@@ -41,7 +41,7 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
     """Returns a copy of the root's object; on the root, the object itself. Objects are pickled. session is ignored."""
-    return objects.broadcast_object(obj, root_rank, name, process_set)
+    return pickled.broadcast_object(obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
@@ -56,4 +56,4 @@ def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Returns copies of all ranks' objects, in rank order. Objects are pickled. session is ignored."""
-    return objects.allgather_object(obj, name, process_set)
+    return pickled.allgather_object(obj, name, process_set)

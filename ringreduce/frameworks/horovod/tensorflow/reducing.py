@@ -13,10 +13,10 @@ from ringreduce.frameworks.horovod.tensorflow.compression import Compression
 from ringreduce.frameworks.horovod.tensorflow.operations import allreduce, grouped_allreduce
 from ringreduce.frameworks.tensorflow.operations import divided
 
-__all__ = ["Reducer"]
+__all__ = ["GradientReducer"]
 
 
-class Reducer:
+class GradientReducer:
     """Averages or adds the ranks' gradients.
 
     Args:

@@ -9,13 +9,13 @@ import tensorflow as tf
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.reductions import Op
 from ringreduce.frameworks.horovod.tensorflow.compression import Compression
-from ringreduce.frameworks.horovod.tensorflow.reducing import Reducer
+from ringreduce.frameworks.horovod.tensorflow.reducing import GradientReducer
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 class _DistributedTape(tf.GradientTape):  # type: ignore[misc]  # mypy does not follow TensorFlow's types
-    _reducer: Reducer
+    _reducer: GradientReducer
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
         """Does what tf.GradientTape.gradient does, with the gradients of all ranks."""
@@ -43,14 +43,14 @@ def DistributedGradientTape(
         compression: how gradients travel.
         op: Average, Sum or Adasum.
         sparse_as_dense, gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients: as for
-            :class:`ringreduce.horovod.tensorflow.reducing.Reducer`.
+            :class:`ringreduce.horovod.tensorflow.reducing.GradientReducer`.
 
     Raises:
         ValueError: an argument is invalid.
     """
     made: Any = object.__new__(_DistributedTape)
     made.__dict__.update(gradtape.__dict__)
-    made._reducer = Reducer(
+    made._reducer = GradientReducer(
         compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set,
         scale_local_gradients,
     )  # fmt: skip

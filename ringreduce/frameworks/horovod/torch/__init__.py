@@ -7,7 +7,7 @@ from typing import Any
 from ringreduce.frameworks.horovod import common
 from ringreduce.frameworks.horovod.common import *  # noqa: F403
 from ringreduce.frameworks.horovod.job import join
-from ringreduce.frameworks.horovod.objects import allgather_object, broadcast_object
+from ringreduce.frameworks.horovod.pickled import allgather_object, broadcast_object
 from ringreduce.frameworks.horovod.torch import operations
 from ringreduce.frameworks.horovod.torch.compression import Compression
 from ringreduce.frameworks.horovod.torch.functions import broadcast_optimizer_state, broadcast_parameters

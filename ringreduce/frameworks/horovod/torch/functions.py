@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ringreduce.frameworks.horovod.objects import broadcast_object
+from ringreduce.frameworks.horovod.pickled import broadcast_object
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.torch.moving import broadcast_async_
 

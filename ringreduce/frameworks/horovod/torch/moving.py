@@ -9,9 +9,9 @@ import torch
 from ringreduce.communicator.arrays import arrays
 from ringreduce.frameworks.horovod import job
 from ringreduce.frameworks.horovod.arguments import EVERYONE, Tensors, chosen_splits, submit
-from ringreduce.frameworks.horovod.exchanges import AllGather, AllToAll, Broadcast
+from ringreduce.frameworks.horovod.exchanges import AllGather, AllToAll, BroadcastOperation
 from ringreduce.frameworks.horovod.process_sets import ProcessSet
-from ringreduce.frameworks.horovod.reductions import AllReduce, Op
+from ringreduce.frameworks.horovod.reductions import AllReduceOperation, Op
 from ringreduce.frameworks.horovod.request import Request
 from ringreduce.frameworks.horovod.torch import gradients
 from ringreduce.frameworks.horovod.torch.arguments import plain, plain_list
@@ -26,7 +26,7 @@ __all__ = [
 def averaged(tensors: Tensors, process_set: ProcessSet) -> list[Any]:
     """Returns the averages of the ranks' gradients."""
     outputs = [torch.empty_like(tensor) for tensor in tensors]
-    operation = AllReduce(KIT, tensors, outputs, Op.Average, 1.0, 1.0, outputs)
+    operation = AllReduceOperation(KIT, tensors, outputs, Op.Average, 1.0, 1.0, outputs)
     found: list[Any] = submit(operation, None, process_set, True).wait()
     return found
 
@@ -77,7 +77,7 @@ def _broadcast(
 ) -> Request:
     arrays.check_writable(tensor, "tensor")
     place = process_set.place_of(root_rank, "root_rank")
-    return submit(Broadcast(KIT, tensor, root_rank, place, result), name, process_set, blocking)
+    return submit(BroadcastOperation(KIT, tensor, root_rank, place, result), name, process_set, blocking)
 
 
 def broadcast_async(

@@ -11,7 +11,12 @@ import torch
 from ringreduce.communicator.arrays import arrays
 from ringreduce.frameworks.horovod.arguments import EVERYONE, Tensors, chosen_op, submit
 from ringreduce.frameworks.horovod.process_sets import ProcessSet
-from ringreduce.frameworks.horovod.reductions import AllReduce, Op, ReduceScatter, all_reduce_of_zeros
+from ringreduce.frameworks.horovod.reductions import (
+    AllReduceOperation,
+    Op,
+    ReduceScatterOperation,
+    all_reduce_of_zeros,
+)
 from ringreduce.frameworks.horovod.request import Request, stand_ins
 from ringreduce.frameworks.horovod.torch import gradients
 from ringreduce.frameworks.horovod.torch.arguments import plain, plain_list
@@ -50,7 +55,7 @@ def _allreduce(
         else:
             outputs = [torch.empty_like(tensor) for tensor in tensors]
         result = outputs[0] if result is None else outputs
-    operation = AllReduce(KIT, tensors, outputs, op, prescale_factor, postscale_factor, result)
+    operation = AllReduceOperation(KIT, tensors, outputs, op, prescale_factor, postscale_factor, result)
     return submit(operation, name, process_set, blocking)
 
 
@@ -192,7 +197,7 @@ def _reducescatter(
         raise NotImplementedError("reducescatter needs another op than Adasum")
     if not all(tensor.dim() for tensor in tensors):
         raise ValueError("reducescatter needs tensors with at least one axis")
-    operation = ReduceScatter(KIT, tensors, op, prescale_factor, postscale_factor, grouped)
+    operation = ReduceScatterOperation(KIT, tensors, op, prescale_factor, postscale_factor, grouped)
     return submit(operation, name, process_set, blocking)
 
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from ringreduce.communicator import Communicator
 from ringreduce.frameworks.horovod.job import Job, job, run_on
 from ringreduce.frameworks.horovod.process_sets import global_process_set
-from ringreduce.frameworks.horovod.request import Call
+from ringreduce.frameworks.horovod.request import CallOperation
 from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm as OurSyncBatchNorm
 
 __all__ = ["SyncBatchNorm"]
@@ -29,6 +29,8 @@ class SyncBatchNorm(OurSyncBatchNorm):
             here = job()
             if here not in _groups:
                 # Not the job's own communicator: on that, calls come in the order in which they are negotiated.
-                _groups[here] = run_on(global_process_set, Call("side_group", (), lambda comm: comm.split(0)))
+                _groups[here] = run_on(
+                    global_process_set, CallOperation("side_group", (), lambda comm: comm.split(0))
+                )
             self.comm = _groups[here]
         return super().forward(x)

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from ringreduce.schedules import algorithms as catalogue
+from ringreduce.studies.study.folder import CELL, Study
+from ringreduce.studies.study.inference import DIFFERENCE, summaries, winners
 from ringreduce.studies.study.report.svg import color
-from ringreduce.studies.study.results import CELL, Study
-from ringreduce.studies.study.statistics import DIFFERENCE, summaries, winners
 
 __all__ = ["FACET", "Figures", "figures"]
 

@@ -12,13 +12,13 @@ import jinja2
 from plotly.offline import get_plotlyjs
 
 from ringreduce.schedules.collectives import COLLECTIVES
+from ringreduce.studies.study.folder import Study
+from ringreduce.studies.study.inference import CONFIDENCE
 from ringreduce.studies.study.report.drawings import drawings, own_names
 from ringreduce.studies.study.report.figures import FACET, Figures, figures
 from ringreduce.studies.study.report.files import save
-from ringreduce.studies.study.report.predictions import NEAR_ENOUGH, predictions
+from ringreduce.studies.study.report.prediction_errors import NEAR_ENOUGH, predictions
 from ringreduce.studies.study.report.winners_map import winners_map
-from ringreduce.studies.study.results import Study
-from ringreduce.studies.study.statistics import CONFIDENCE
 
 __all__ = ["write", "write_map"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ringreduce.studies.study.folder import CELL
 from ringreduce.studies.study.report.figures import Figures
-from ringreduce.studies.study.results import CELL
 
 __all__ = ["NEAR_ENOUGH", "Errors", "Predictions", "predictions"]
 

@@ -20,19 +20,19 @@ import ringreduce
 from ringreduce import _engine
 from ringreduce.annotations import Transport
 from ringreduce.studies.bench.facts import machine_facts, mode_of
+from ringreduce.studies.study.folder import CELL, Study, as_rows, load, save
+from ringreduce.studies.study.inference import summaries
 from ringreduce.studies.study.launch import Found, drawn, measure_all
-from ringreduce.studies.study.plan import Cell, Entry, Plan, different, restored
+from ringreduce.studies.study.plan import Cell, Competitor, Plan, different, restored
 from ringreduce.studies.study.predictions import Predictor
-from ringreduce.studies.study.results import CELL, Study, as_rows, load, save
-from ringreduce.studies.study.statistics import summaries
 
-__all__ = ["Group", "Runner", "launch_here", "locked", "opened", "status"]
+__all__ = ["CellGroup", "Runner", "launch_here", "locked", "opened", "status"]
 
 SAME = ("launcher", "cpu", "cores", "host")  # facts that must be the same in all launches of a study
 FIGURE_S = 0.005, 0.2
 
 
-class Group(NamedTuple):
+class CellGroup(NamedTuple):
     """The cells of one world and transport. A launch measures cells of one group."""
 
     world: int
@@ -42,10 +42,10 @@ class Group(NamedTuple):
         return f"{self.world} ranks, {self.transport}"
 
 
-Measurer = Callable[[Group, list[Any], float], Found]
+Measurer = Callable[[CellGroup, list[Any], float], Found]
 
 
-def launch_here(group: Group, blocks: list[Any], seconds: float) -> Found:
+def launch_here(group: CellGroup, blocks: list[Any], seconds: float) -> Found:
     """Starts ranks on this host, and measures the blocks."""
     if "mpi" in group.transport.split("+"):
         raise ValueError(
@@ -135,10 +135,12 @@ class Runner:
         self._competing = {group: self._entries(group) for group in self.groups()}
         self._figure_s = plan.figure_s or self._share()
 
-    def groups(self) -> list[Group]:
-        return [Group(world, transport) for world in self.plan.worlds for transport in self.plan.transports]
+    def groups(self) -> list[CellGroup]:
+        return [
+            CellGroup(world, transport) for world in self.plan.worlds for transport in self.plan.transports
+        ]
 
-    def _entries(self, group: Group) -> dict[Cell, list[Entry]]:
+    def _entries(self, group: CellGroup) -> dict[Cell, list[Competitor]]:
         """Returns the entries that compete in each cell of a group, without those that were refused there."""
         refused = {
             (_cell(one), one["algorithm"])
@@ -157,7 +159,7 @@ class Runner:
         share = 0.6 * self.plan.budget_s / (2 * self.plan.launches.least * max(figures, 1))
         return float(np.clip(share, *FIGURE_S))
 
-    def unfinished(self, group: Group) -> dict[Cell, list[Entry]]:
+    def unfinished(self, group: CellGroup) -> dict[Cell, list[Competitor]]:
         """Returns the cells of a group that need more launches."""
         rows = self.study.rows
         own = rows[(rows.world == group.world) & (rows.transport == group.transport)]
@@ -177,7 +179,7 @@ class Runner:
 
         return {cell: entries for cell, entries in self._competing[group].items() if goes_on(cell)}
 
-    def next(self, budget_s: float) -> tuple[Group, dict[Cell, list[Entry]]] | None:
+    def next(self, budget_s: float) -> tuple[CellGroup, dict[Cell, list[Competitor]]] | None:
         """Returns the group with the fewest launches that needs another launch within the budget."""
         rows = self.study.rows
         done = rows.groupby(["world", "transport"]).launch.nunique()
@@ -190,7 +192,7 @@ class Runner:
                 return group, cells
         return None
 
-    def launch(self, group: Group, cells: Mapping[Cell, Sequence[Entry]]) -> None:
+    def launch(self, group: CellGroup, cells: Mapping[Cell, Sequence[Competitor]]) -> None:
         """Measures cells of a group in a launch, and writes the folder."""
         study, rows = self.study, self.study.rows
         number = 0 if rows.empty else int(rows.launch.max()) + 1
@@ -221,18 +223,18 @@ class Runner:
         self._seconds[group] = took
         save(study)
 
-    def _predicted(self, row: Mapping[str, Any], group: Group, found: Found) -> float:
+    def _predicted(self, row: Mapping[str, Any], group: CellGroup, found: Found) -> float:
         if self._predictor is None:
             return math.nan
         cell = _cell(row)
         entries = {str(entry): entry.name for entry in self.plan.entries(cell.collective)}
         return self._predictor.us(cell, entries[row["algorithm"]], found.transport, found.hosts)
 
-    def _took(self) -> dict[Group, float]:
+    def _took(self) -> dict[CellGroup, float]:
         """Estimates how long a launch of each group takes in a study that continues: the mean over all launches."""
         launches = self.study.rows.launch.nunique()
         if not launches:
             return {}
         each = self.study.spent_s / launches
         done = self.study.rows[["world", "transport"]].drop_duplicates().itertuples(index=False, name=None)
-        return {Group(*group): each for group in done}
+        return {CellGroup(*group): each for group in done}

@@ -10,7 +10,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.build.mpi_library import NoMpi
-from ringreduce.start.launchers import launched
+from ringreduce.start.launchers import launched, launcher_of
 from ringreduce.studies.bench import peers
 from ringreduce.studies.bench.facts import machine_facts, of_all
 from ringreduce.studies.bench.problem import Problem
@@ -19,12 +19,11 @@ from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import Facts, Task, measure_all
 from ringreduce.studies.bench.results import Results, Row, merge
 
-MPI_LAUNCHERS = ("openmpi", "hydra")
 OURS = "ringreduce"
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """A job to run on new ranks or on those of a launcher.
 
     Attributes:
@@ -47,14 +46,14 @@ def under_launcher() -> bool:
     return known is not None and known.size > 1
 
 
-def _wants(plan: Plan, name: str, is_there: bool) -> bool:
+def _wants(plan: BenchPlan, name: str, is_there: bool) -> bool:
     if name in plan.peers and not is_there:
         where = "" if name == "gloo" else f"; set {peers.HOMES} to its prefix"
         raise ValueError(f"--peers: {name} is not installed here{where}")
     return is_there and (name in plan.peers or "auto" in plan.peers)
 
 
-def run_on_own_ranks(plan: Plan) -> Results:
+def run_on_own_ranks(plan: BenchPlan) -> Results:
     """Starts ranks, and each MPI with its own mpirun, and returns the results."""
     here = {one.vendor: one for one in peers.installed_mpis()} if plan.peers else {}
     mpis = [here[v] for v in peers.VENDORS if _wants(plan, v, v in here)]
@@ -94,7 +93,7 @@ def _programs_rows(one: Contestant, task: Task, ranks: int, launch: int) -> list
     return rows
 
 
-def run_on_launched_ranks(plan: Plan) -> Results:
+def run_on_launched_ranks(plan: BenchPlan) -> Results:
     """Runs a plan on the ranks of a launcher. Every rank must call it, and gets the results."""
     known = launched(os.environ)
     assert known is not None
@@ -102,7 +101,7 @@ def run_on_launched_ranks(plan: Plan) -> Results:
     if _wants(plan, "gloo", peers.gloo_is_there()):
         chosen.append("gloo")
     asked = any(name in plan.peers for name in ("auto", *peers.VENDORS))
-    if known.launcher in MPI_LAUNCHERS and asked:
+    if launcher_of(known).is_mpirun and asked:
         if peers.mpi4py_is_there():
             chosen.append("mpi")
         elif known.rank == 0:
@@ -123,7 +122,7 @@ def run_on_launched_ranks(plan: Plan) -> Results:
         return _results(replace(plan, ranks=comm.size), done, facts, known.launcher)
 
 
-def _results(plan: Plan, done: Launches, ranks: list[Facts], launcher: str) -> Results:
+def _results(plan: BenchPlan, done: Launches, ranks: list[Facts], launcher: str) -> Results:
     task, problem = plan.task, plan.task.problems[0]
     # Launchers bind each rank to one core or a few. The job has the cores of all its ranks.
     cores = len({(one["host"], core) for one in ranks for core in one["rank_cores"]})

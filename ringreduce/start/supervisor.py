@@ -20,12 +20,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from ringreduce.hosts import Place, ssh_words
-from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, Job, agent, ending, status_of
+from ringreduce.hosts import FREE_PORTS, HostSlots, ssh_words
+from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, HostJob, agent, ending, status_of
 
 __all__ = ["start"]
 
-PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
     "RINGREDUCE_",
     "HOROVOD_",
@@ -43,7 +42,7 @@ SSH_FAILED = 255
 
 def start(
     command: Sequence[str],
-    places: Sequence[Place],
+    places: Sequence[HostSlots],
     *,
     prefix: bool = False,
     bind: bool = True,
@@ -79,7 +78,7 @@ def start(
     shared |= _meeting(places, restarts > 0) | dict(variables or {})
     jobs, first, hosts = [], 0, [place.ranks for place in places] if as_horovod else []
     for place in places:
-        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, restarts, shared, hosts))
+        jobs.append(HostJob(list(command), world, first, place.ranks, prefix, bind, restarts, shared, hosts))
         first += place.ranks
     with _terminated_like_interrupted():
         return agent(jobs[0], None) if here else _over(ssh, places, jobs)
@@ -99,10 +98,10 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _meeting(places: Sequence[Place], elastic: bool) -> dict[str, str]:
+def _meeting(places: Sequence[HostSlots], elastic: bool) -> dict[str, str]:
     """Returns the variables for the meeting places of ringreduce and torch. An elastic job may lose its first host."""
     here = all(not place.host for place in places)
-    ports = secrets.SystemRandom().sample(PORTS, 2)
+    ports = secrets.SystemRandom().sample(FREE_PORTS, 2)
     address, ports[0] = _of_this_host(ports[0]) if here else (places[0].host.rpartition("@")[2], ports[0])
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
     if not here:
@@ -121,7 +120,7 @@ def _of_this_host(port: int) -> tuple[str, int]:
     return "127.0.0.1", port
 
 
-def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
+def _over(ssh: str, places: Sequence[HostSlots], jobs: Sequence[HostJob]) -> int:
     """Runs agents on other hosts. Sends them the job on standard input, because everyone can see a command line."""
     here = os.getcwd()
     agents: list[subprocess.Popen[bytes]] = []

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ringreduce.errors import TimeoutError
 
-__all__ = ["Connection", "Place", "Space", "TurnedAway", "Unwanted", "bind"]
+__all__ = ["Connection", "Place", "Space", "TurnedAway", "Unwanted", "bind", "exactly"]
 
 
 class Connection(Protocol):
@@ -20,6 +20,24 @@ class Connection(Protocol):
     def sendall(self, data: bytes, /) -> None: ...
     def recv(self, count: int, /) -> bytes: ...
     def close(self) -> None: ...
+
+
+def exactly(source: Connection, count: int, deadline: float | None = None) -> bytes:
+    """Reads count bytes.
+
+    Raises:
+        ConnectionError: the other end closes the connection first.
+        builtins.TimeoutError: they do not come before the deadline, or in time for a socket with a timeout.
+    """
+    read = b""
+    while len(read) < count:
+        if deadline is not None:
+            source.settimeout(max(deadline - time.monotonic(), 0.001))
+        more = source.recv(count - len(read))
+        if not more:
+            raise ConnectionError
+        read += more
+    return read
 
 
 class Place(Protocol):

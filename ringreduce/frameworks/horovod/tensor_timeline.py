@@ -6,18 +6,18 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
+from ringreduce import traces
 from ringreduce.descriptors import above_standard
 from ringreduce.frameworks.horovod.negotiation import Negotiator
 from ringreduce.frameworks.horovod.request import Request
 
-__all__ = ["Timeline"]
+__all__ = ["TensorTimeline"]
 
 CYCLES = 0  # the viewer's process that shows cycles
 
 
-class Timeline:
+class TensorTimeline:
     """Writes events to a file as they happen, so that a job that is killed leaves its timeline.
 
     Every name is a process in the viewer, with a bar from its submission on this rank until all ranks had submitted it
@@ -39,7 +39,7 @@ class Timeline:
         self._lock = threading.Lock()  # each process set has its own thread
         self._names: dict[str, int] = {}
         self._mark_cycles = mark_cycles
-        self._name_process(CYCLES, "cycles")
+        self._write(*traces.label("cycles", CYCLES))
 
     def attach(self, negotiator: Negotiator) -> None:
         """Records the operations of a process set."""
@@ -50,33 +50,25 @@ class Timeline:
         with self._lock:
             if request.name not in self._names:
                 self._names[request.name] = 1 + len(self._names)
-                self._name_process(self._names[request.name], request.name)
-            place = self._names[request.name]
-            self._span(f"NEGOTIATE_{kind.upper()}", place, request.submitted, agreed)
-            self._span(kind.upper(), place, agreed, ended)
+                self._write(*traces.label(request.name, self._names[request.name]))
+            place, submitted = self._names[request.name], max(request.submitted - self._start, 0.0)
+            agreed, ended = max(agreed - self._start, submitted), ended - self._start
+            self._write(
+                traces.span(f"NEGOTIATE_{kind.upper()}", submitted, agreed, place),
+                traces.span(kind.upper(), agreed, max(agreed, ended), place),
+            )
 
     def _cycle(self, moment: float) -> None:
         with self._lock:
-            self._write({"ph": "i", "name": "CYCLE_START", "pid": CYCLES, "ts": self._us(moment), "s": "g"})
+            self._write(traces.instant("CYCLE_START", moment - self._start, CYCLES))
 
-    def _name_process(self, place: int, name: str) -> None:
-        self._write({"ph": "M", "name": "process_name", "pid": place, "args": {"name": name}})
-
-    def _span(self, name: str, place: int, began: float, ended: float) -> None:
-        start = self._us(max(began, self._start))
-        length = max(self._us(ended) - start, 0.0)
-        self._write({"ph": "X", "name": name, "pid": place, "tid": 0, "ts": start, "dur": round(length, 3)})
-
-    def _us(self, moment: float) -> float:
-        return round((moment - self._start) * 1e6, 3)
-
-    def _write(self, event: dict[str, Any]) -> None:
+    def _write(self, *events: traces.Event) -> None:
         if not self._file.closed:
-            self._file.write(json.dumps(event) + ",\n")
+            self._file.writelines(json.dumps(event) + ",\n" for event in events)
 
     def close(self) -> None:
         """Completes the file."""
         with self._lock:
-            end = {"ph": "i", "name": "end", "pid": CYCLES, "ts": self._us(time.monotonic()), "s": "g"}
+            end = traces.instant("end", time.monotonic() - self._start, CYCLES)
             self._file.write(json.dumps(end) + "\n]\n")
             self._file.close()

@@ -17,7 +17,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ringreduce.studies.bench.results import bus_factor
-from ringreduce.studies.study.results import CELL
+from ringreduce.studies.study.folder import CELL
 
 __all__ = ["CONFIDENCE", "DIFFERENCE", "changes", "summaries", "winners"]
 

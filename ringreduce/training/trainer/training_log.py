@@ -18,7 +18,7 @@ import numpy as np
 
 from ringreduce.plotting import OURS, PlotError, pyplot, two_axes
 from ringreduce.training.trainer.config import Config, ConfigError, writing
-from ringreduce.training.trainer.trainer import Step, Trainer
+from ringreduce.training.trainer.trainer import StepReport, Trainer
 
 __all__ = ["Progress", "Row", "check_places", "exposed_share", "make_row", "plot", "summary"]
 
@@ -67,7 +67,7 @@ def exposed_share(communication: Any, exposed: Any) -> float:
     return min(waited / sent, 1.0) if sent > 0 else 0.0
 
 
-def make_row(trainer: Trainer, steps: list[Step]) -> Row:
+def make_row(trainer: Trainer, steps: list[StepReport]) -> Row:
     """Returns a row of the log about the last steps of all ranks. Every rank must call it.
 
     It covers several steps at once, so that not every step has to wait for its loss.

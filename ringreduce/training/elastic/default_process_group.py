@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, TCPStore
+from torch._C._distributed_c10d import HashStore
 
-from ringreduce import _engine
 from ringreduce.communicator import Communicator
-from ringreduce.start.meeting.network_places import first_that_answers
+from ringreduce.start.rendezvous.network_places import torch_store_of_rank_0
 
 __all__ = ["init_process_group"]
 
@@ -25,7 +24,7 @@ def init_process_group(comm: Communicator, backend: str = "ringreduce", **argume
     :func:`ringreduce.elastic.steps` calls it when ranks are lost or join, if the state holds a module that needs it.
 
     Args:
-        comm: from :func:`ringreduce.elastic.start`.
+        comm: from :func:`ringreduce.elastic.first_group`.
         backend: the name of the backend.
         arguments: further arguments of torch.distributed.init_process_group.
     """
@@ -46,11 +45,4 @@ def _store(comm: Communicator, timeout: timedelta) -> Any:
     """Returns a store on rank 0, in which the ranks of the process group meet."""
     if comm.size == 1:
         return HashStore()
-    if comm.rank == 0:
-        store = TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
-        comm.broadcast_object(_engine.places_here(store.port))
-        return store
-    connection, place = first_that_answers(comm.broadcast_object(), timeout.total_seconds())
-    connection.close()
-    host, _, port = place.rpartition(":")
-    return TCPStore(host.strip("[]"), int(port), comm.size, False, timeout)
+    return torch_store_of_rank_0(comm.rank, comm.size, timeout, comm.broadcast_object)

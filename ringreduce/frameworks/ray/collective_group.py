@@ -12,7 +12,8 @@ from ray.util.collective.types import ReduceOp
 
 from ringreduce.annotations import Array, Op
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.frameworks.ray.meeting import Meeting
+from ringreduce.errors import TimeoutError
+from ringreduce.frameworks.ray.store import RayStore
 from ringreduce.start.bootstrap import init
 
 __all__ = ["RingreduceGroup", "register"]
@@ -49,12 +50,11 @@ class RingreduceGroup(BaseGroup):  # type: ignore[misc]
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        meeting = Meeting(group_name, rank, world_size, self.timeout)
         try:
-            self.comm = init(rank, world_size, meeting, timeout=self.timeout)
-            self.comm.barrier()  # all have read what they exchanged
-        finally:
-            meeting.close()
+            self.comm = init(rank, world_size, RayStore(group_name), timeout=self.timeout)
+        except TimeoutError as error:
+            text = f"the group {group_name!r} could not be made within {self.timeout:g} s: {error}"
+            raise TimeoutError(text, error.rank) from error
 
     @classmethod
     def backend(cls) -> str:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, TimeoutError
-from ringreduce.start.meeting.places import Connection, Place, TurnedAway, Unwanted
+from ringreduce.start.rendezvous.places import Connection, Place, TurnedAway, Unwanted
 
 __all__ = [
     "Guest",
-    "Kind",
+    "Intent",
     "Reception",
     "dial",
     "greeted",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Kind(Enum):
+class Intent(Enum):
     """What a process comes for."""
 
     RANK = 0  # to meet the others in init()
@@ -41,23 +41,23 @@ class Kind(Enum):
     NEWCOMER = 2  # to be let into a group that is running
 
     @property
-    def waits_for(self) -> Kind:
+    def waits_for(self) -> Intent:
         """Whom to ask: a process that lets these in."""
-        return Kind.NEWCOMER if self is Kind.NEWCOMER else Kind.RANK
+        return Intent.NEWCOMER if self is Intent.NEWCOMER else Intent.RANK
 
 
 _GREETING = struct.Struct("=8sii")  # magic, rank, size
 _MAGICS = {
-    b"ringrdc1": (Kind.RANK, False), b"ringrdct": (Kind.RANK, True),
-    b"ringrdca": (Kind.AGAIN, False), b"ringrdcb": (Kind.AGAIN, True),
-    b"ringrdcn": (Kind.NEWCOMER, False), b"ringrdcs": (Kind.NEWCOMER, True),
+    b"ringrdc1": (Intent.RANK, False), b"ringrdct": (Intent.RANK, True),
+    b"ringrdca": (Intent.AGAIN, False), b"ringrdcb": (Intent.AGAIN, True),
+    b"ringrdcn": (Intent.NEWCOMER, False), b"ringrdcs": (Intent.NEWCOMER, True),
 }  # fmt: skip
 _STRANGERS = 64  # open connections that have not greeted
 _NAMED = 4  # hosts that an error names
 _PATIENCE = 10.0  # seconds to retry while a process at rank 0's address turns this rank away
 
 
-def greeting_of(kind: Kind, encrypts: bool, rank: int = 0, size: int = 0) -> bytes:
+def greeting_of(kind: Intent, encrypts: bool, rank: int = 0, size: int = 0) -> bytes:
     magic = next(magic for magic, meaning in _MAGICS.items() if meaning == (kind, encrypts))
     return _GREETING.pack(magic, rank, size)
 
@@ -65,7 +65,7 @@ def greeting_of(kind: Kind, encrypts: bool, rank: int = 0, size: int = 0) -> byt
 class Guest(NamedTuple):
     """A process of the job that has greeted, and its connection."""
 
-    kind: Kind
+    kind: Intent
     rank: int
     size: int
     encrypts: bool
@@ -83,7 +83,7 @@ class Reception:
         place: Place,
         listener: socket.socket,
         selector: selectors.BaseSelector,
-        kind: Kind,
+        kind: Intent,
     ) -> None:
         """``kind``: those who are wanted. Others of the job are told that they are not."""
         self._place, self._listener, self._selector, self._kind = place, listener, selector, kind
@@ -204,7 +204,7 @@ def _signals_held_back() -> Iterator[None]:
 
 def dial(
     find: Callable[[], Place],
-    kind: Kind,
+    kind: Intent,
     greeting: bytes,
     deadline: float,
     missing: str,
@@ -231,7 +231,7 @@ def dial(
             return place, greeted(place, greeting, deadline)
         except Unwanted as error:
             refusals += 1
-            if kind is Kind.NEWCOMER:
+            if kind is Intent.NEWCOMER:
                 why, until = f"the ranks that meet {error} are still in init()", math.inf
             else:
                 why = f"a group that is running answers {error}, which only ringreduce.join() leads into"

@@ -13,12 +13,12 @@ from ringreduce.training.foundation.kinds import Cut
 from ringreduce.training.foundation.placement import Placement, balanced, by_elements, by_parameters
 from ringreduce.training.foundation.shares import ALIGNMENT, Share, ranges
 
-__all__ = ["Layout"]
+__all__ = ["ShareLayout"]
 
 Range = tuple[int, int, int]  # a parameter's number, and the range of its elements
 
 
-class Layout:
+class ShareLayout:
     """Makes shares of parameters.
 
     Args:
@@ -50,9 +50,9 @@ class Layout:
             shares.append(Share(bucket, groups, placement, self._comm, self._cut == "elements"))
         return shares
 
-    def on(self, comm: Communicator) -> Layout:
+    def on(self, comm: Communicator) -> ShareLayout:
         """Returns a layout with the same rules for another group, which has made no shares yet."""
-        return Layout(comm, self._cut, self._limit, self._settings)
+        return ShareLayout(comm, self._cut, self._limit, self._settings)
 
     def check(self, slots: Sequence[Slot], settings: dict[str, Any]) -> None:
         """Compares all ranks' parameters and settings. Every rank must call it.

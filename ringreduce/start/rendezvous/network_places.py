@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import hmac
 import os
 import secrets
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from ringreduce import _engine
 from ringreduce.start import munge
-from ringreduce.start.meeting.places import Connection, Space, TurnedAway, Unwanted, bind
+from ringreduce.start.rendezvous.places import Connection, Space, TurnedAway, Unwanted, bind, exactly
 
-__all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "StoreSpace", "first_that_answers", "watch"]
+__all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "StoreSpace", "torch_store_of_rank_0", "watch"]
 
 _NONCE = 16
 _PROOF = 32
@@ -28,8 +27,8 @@ _ANSWERS = 1.0  # seconds to wait for an address before the next one is tried
 class NetworkPlace:
     """A port of rank 0's host, which may be one of several.
 
-    Rank 0 sends a random number. The guest greets it with another random number and the HMAC-SHA256 (RFC 2104) of both
-    under the secret, and rank 0 answers with its own HMAC.
+    Rank 0 sends a random number. The guest greets it with another random number and its proof (``Proof`` in
+    csrc/transport/tcp/secret.h), and rank 0 answers with its own. So it says nothing to those who know no secret.
     """
 
     on_network = True
@@ -55,8 +54,8 @@ class NetworkPlace:
     def withdraw(self) -> None:
         pass
 
-    def _proof(self, side: bytes, challenge: bytes, nonce: bytes, greeting: bytes) -> bytes:
-        return hmac.digest(self._secret, side + challenge + nonce + greeting, "sha256")
+    def _proof(self, challenge: bytes, nonce: bytes, greeting: bytes) -> _engine.Proof:
+        return _engine.Proof(self._secret, challenge + nonce + greeting)
 
     def challenge(self, stranger: socket.socket) -> bytes | None:
         nonce = secrets.token_bytes(_NONCE)
@@ -67,9 +66,10 @@ class NetworkPlace:
         self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes, wanted: bool
     ) -> bool:
         nonce, claimed = proof[:_NONCE], proof[_NONCE:]
-        if not hmac.compare_digest(claimed, self._proof(b"guest", challenge, nonce, greeting)):
+        ours = self._proof(challenge, nonce, greeting)
+        if not ours.holds("dial", claimed):
             return False
-        stranger.send(self._proof(b"host" if wanted else b"busy", challenge, nonce, greeting))
+        stranger.send(ours.of("accept" if wanted else "busy"))
         return True
 
     def dial(self, timeout: float) -> socket.socket:
@@ -86,25 +86,26 @@ class NetworkPlace:
         there = f"the process that answers for rank 0 at {self._places[-1]}"
         try:
             self._be_invited(dialled, there)
-            challenge = _exactly(dialled, _NONCE)
-            dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
-            answer = _exactly(dialled, _PROOF)
+            challenge = exactly(dialled, _NONCE)
+            proof = self._proof(challenge, nonce, greeting)
+            dialled.sendall(greeting + nonce + proof.of("dial"))
+            answer = exactly(dialled, _PROOF)
         except builtins.TimeoutError as error:
             raise TurnedAway(f"{there} sends nothing: it is not ringreduce") from error
         except ConnectionError as error:
             raise TurnedAway(
                 f"{there} closes the connection: its {self.knows} differs from this rank's, or it is not ringreduce"
             ) from error
-        if hmac.compare_digest(answer, self._proof(b"busy", challenge, nonce, greeting)):
+        if proof.holds("busy", answer):
             raise Unwanted(f"at {self._places[-1]}")
-        if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
+        if not proof.holds("accept", answer):
             raise TurnedAway(f"{there} does not know this rank's {self.knows}")
 
     def _be_invited(self, dialled: socket.socket, there: str) -> None:
         """Reads the invitation."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
-        from ringreduce.start.meeting.encrypted import Encrypted
+        from ringreduce.start.rendezvous.encrypted import Encrypted
 
         return Encrypted(greeted, begins, self._secret)
 
@@ -129,9 +130,9 @@ class MungePlace(NetworkPlace):
         return super().listener(deadline)
 
     def _be_invited(self, dialled: socket.socket, there: str) -> None:
-        (length,) = self._LENGTH.unpack(_exactly(dialled, self._LENGTH.size))
+        (length,) = self._LENGTH.unpack(exactly(dialled, self._LENGTH.size))
         try:
-            self._secret = munge.decode(_exactly(dialled, length))
+            self._secret = munge.decode(exactly(dialled, length))
         except munge.MungeError as error:
             raise TurnedAway(f"{there} does not belong to this user on this cluster: {error}") from error
 
@@ -227,6 +228,26 @@ def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.so
     raise failure
 
 
+def torch_store_of_rank_0(
+    rank: int, size: int, timeout: timedelta, told: Callable[[list[str]], list[str]]
+) -> Any:
+    """Opens a TCPStore of torch on rank 0, for a process group, and connects the other ranks to it.
+
+    Args:
+        told: a collective function that returns rank 0's argument on all ranks.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    if rank == 0:
+        store = TCPStore("localhost", 0, size, True, timeout, wait_for_workers=False)
+        told(_engine.places_here(store.port))
+        return store
+    connection, place = first_that_answers(told([]), timeout.total_seconds())
+    connection.close()
+    host, _, port = place.rpartition(":")
+    return TCPStore(host.strip("[]"), int(port), size, False, timeout)
+
+
 def watch(descriptor: int) -> None:
     """Makes the system find out, within a few seconds, when the host at the other end of a TCP connection is gone."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
@@ -243,14 +264,3 @@ def _is_address_of_this_host(name: str) -> bool:
                 tried.bind(address)
                 return True
     return False
-
-
-def _exactly(source: socket.socket, count: int) -> bytes:
-    """Reads count bytes. Raises ConnectionError if the other end closes the connection first."""
-    read = b""
-    while len(read) < count:
-        more = source.recv(count - len(read))
-        if not more:
-            raise ConnectionError
-        read += more
-    return read

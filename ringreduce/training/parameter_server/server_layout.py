@@ -15,12 +15,12 @@ from ringreduce.training.foundation.kinds import Cut, choose_cut
 from ringreduce.training.foundation.placement import balanced, by_elements, by_parameters
 from ringreduce.training.foundation.shares import ALIGNMENT
 
-__all__ = ["Layout", "Part", "Table", "check_optimizer", "named_parameters"]
+__all__ = ["EmbeddingTable", "ServerLayout", "ServerPart", "check_optimizer", "named_parameters"]
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-class Part:
+class ServerPart:
     """The parameters of one dtype, side by side in flat memory, and each shard's range of it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Part:
         return memory[begin:end]
 
 
-class Table:
+class EmbeddingTable:
     """An embedding whose gradients are sparse, and each shard's range of its rows."""
 
     def __init__(self, slot: Slot, shards: int) -> None:
@@ -61,7 +61,7 @@ class Table:
         return self.slot.parameter.data[begin:end]
 
 
-class Layout:
+class ServerLayout:
     """The parts and tables of a model.
 
     Args:
@@ -85,10 +85,10 @@ class Layout:
             zip(dense, balanced([slot.parameter.nbytes for slot in dense], loads, ALIGNMENT), strict=True)
         )
         self.parts = [
-            Part(bucket, self.cut, [owners[slot] for slot in bucket.slots], shards)
+            ServerPart(bucket, self.cut, [owners[slot] for slot in bucket.slots], shards)
             for bucket in make_buckets(dense, math.inf, math.inf)
         ]
-        self.tables = [Table(slot, shards) for slot in self.slots if slot.name in sparse]
+        self.tables = [EmbeddingTable(slot, shards) for slot in self.slots if slot.name in sparse]
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, Any]]:

@@ -14,12 +14,12 @@ from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.world import world
 
-__all__ = ["Group", "Tensor", "all_reduce_bytes", "padded_rows"]
+__all__ = ["GroupCopy", "Tensor", "all_reduce_bytes", "padded_rows"]
 
 Tensor = Any  # torch.Tensor
 
 
-class Group:
+class GroupCopy:
     """A copy of a group of ranks, whose collectives only one thread may call.
 
     Arguments and errors are those of :class:`~ringreduce.compression.Compression`.

@@ -50,24 +50,17 @@ def extended(torchs: Handler) -> Handler:
 
 
 def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Found]:
-    from torch._C._distributed_c10d import TCPStore
     from torch.distributed.constants import default_pg_timeout
 
-    from ringreduce import _engine
     from ringreduce.start.bootstrap import meeting_of
-    from ringreduce.start.meeting.network_places import first_that_answers
+    from ringreduce.start.rendezvous.network_places import torch_store_of_rank_0
 
     timeout = default_pg_timeout if timeout is None else timeout
     with meeting_of(known, timeout.total_seconds()) as exchange:
-        if known.rank == 0:
-            store = TCPStore("localhost", 0, known.size, True, timeout, wait_for_workers=False)
-            exchange("|".join(_engine.places_here(store.port)).encode())
-        else:
-            connection, place = first_that_answers(
-                exchange(b"")[0].decode().split("|"), timeout.total_seconds()
-            )
-            connection.close()
-            host, _, port = place.rpartition(":")
-            store = TCPStore(host.strip("[]"), int(port), known.size, False, timeout)
+
+        def told(places: list[str]) -> list[str]:
+            return exchange("|".join(places).encode())[0].decode().split("|")
+
+        store = torch_store_of_rank_0(known.rank, known.size, timeout, told)
     yield store, known.rank, known.size
     raise RuntimeError("env:// cannot be used for a second rendezvous of the same group")

@@ -17,7 +17,7 @@ import torch
 
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import ClosedError
-from ringreduce.training.compression.group import Group, Tensor, all_reduce_bytes
+from ringreduce.training.compression.group_copy import GroupCopy, Tensor, all_reduce_bytes
 
 __all__ = ["Compression", "Gradients", "Memory", "hook"]
 
@@ -128,7 +128,7 @@ class Compression(ABC):
     def __post_init__(self, group: Any) -> None:
         self._require("timeout", self.timeout > 0, "be positive")
         self._require("start_iter", self.start_iter >= 0, "not be negative")
-        self._group = Group(group, self.timeout)
+        self._group = GroupCopy(group, self.timeout)
         self._memory: dict[str, dict[Any, Tensor]] = {}  # values that are kept between steps, by name
         self.bytes_uncompressed = 0
         self._step = 0
@@ -154,7 +154,7 @@ class Compression(ABC):
         self._failure = self._failure or ClosedError("the ranks have changed")
         self._group.close()
         self._wait_until_idle()
-        sent, self._group = self._group.bytes_sent, Group(comm, self.timeout)
+        sent, self._group = self._group.bytes_sent, GroupCopy(comm, self.timeout)
         self._group.bytes_sent = sent
         for kept in self._memory.values():
             kept.clear()
@@ -292,7 +292,7 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
         del job  # frees its references during the wait for the next job
 
 
-def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, group: Group) -> None:
+def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, group: GroupCopy) -> None:
     """Ends the thread, when the state is closed or deleted, or the interpreter ends."""
     failed = getattr(sys, "last_value", None) is not None  # by an exception: peers may never make their calls
     jobs.put(None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ringreduce.frameworks.horovod.job import run_on
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
-from ringreduce.frameworks.horovod.request import Call
+from ringreduce.frameworks.horovod.request import CallOperation
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -21,7 +21,7 @@ def broadcast_object(
     """
     place = process_set.place_of(root_rank, "root_rank")
     settings = (("root_rank", root_rank),)
-    call = Call("broadcast_object", settings, lambda comm: comm.broadcast_object(obj, place))
+    call = CallOperation("broadcast_object", settings, lambda comm: comm.broadcast_object(obj, place))
     return run_on(process_set, call, name)
 
 
@@ -33,6 +33,6 @@ def allgather_object(
     Raises:
         ValueError: an object cannot be pickled, or not be unpickled on this rank.
     """
-    call = Call("allgather_object", (), lambda comm: comm.all_gather_object(obj))
+    call = CallOperation("allgather_object", (), lambda comm: comm.all_gather_object(obj))
     found: list[Any] = run_on(process_set, call, name)
     return found

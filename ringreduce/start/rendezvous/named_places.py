@@ -8,7 +8,7 @@ import socket
 import struct
 
 from ringreduce.hosts import addresses
-from ringreduce.start.meeting.places import Connection, Place, TurnedAway, bind
+from ringreduce.start.rendezvous.places import Connection, Place, TurnedAway, bind
 
 __all__ = ["place_named"]
 
@@ -19,7 +19,7 @@ def place_named(name: str) -> Place:
         return _HostPlace(name)
     if kind in ("pmi", "pmix"):
         from ringreduce.start.launchers import pmi, pmix
-        from ringreduce.start.meeting import network_places
+        from ringreduce.start.rendezvous import network_places
 
         return network_places.PublishedPlace(pmix if kind == "pmix" else pmi, address)
     places = addresses(address)
@@ -28,7 +28,7 @@ def place_named(name: str) -> Place:
             f"store must be a name, tcp://host:port, or tcp://host,host,...:port for a rank 0 on any of them, not "
             f"{name!r}"
         )
-    from ringreduce.start.meeting.network_places import MungePlace, NetworkPlace
+    from ringreduce.start.rendezvous.network_places import MungePlace, NetworkPlace
 
     if kind == "munge":
         return MungePlace(places)

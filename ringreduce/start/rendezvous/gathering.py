@@ -2,7 +2,7 @@
 
 On one host this is an abstract Unix socket, which vanishes with its owner. The kernel tells both ends which user the
 other process belongs to. Across hosts it is a TCP port, and both ends prove that they know the job's secret
-(:mod:`ringreduce.start.meeting.places`). Other processes that connect, or send anything but a rank's greeting, are
+(:mod:`ringreduce.start.rendezvous.places`). Other processes that connect, or send anything but a rank's greeting, are
 dropped, and the meeting continues. Over a network, TLS can encrypt what ranks send after the greeting.
 """
 
@@ -16,18 +16,18 @@ from typing import Any, Protocol
 
 from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.start.meeting.frames import DATA, failure, lost, receive, send
-from ringreduce.start.meeting.named_places import place_named
-from ringreduce.start.meeting.places import Connection, Place
-from ringreduce.start.meeting.reception import Guest, Kind, Reception, dial, greeted, greeting_of
+from ringreduce.start.rendezvous.frames import DATA, lost, receive, send, tell
+from ringreduce.start.rendezvous.named_places import place_named
+from ringreduce.start.rendezvous.places import Connection, Place
+from ringreduce.start.rendezvous.reception import Guest, Intent, Reception, dial, greeted, greeting_of
 
-__all__ = ["Group", "join", "take_place"]
+__all__ = ["Meeting", "join", "take_place"]
 
 _WINDOW = 0.3  # seconds that a rank 0 that was started again waits for others, before it looks elsewhere
 _VERDICT = 1.0  # seconds after the deadline for rank 0 to report which ranks are missing
 
 
-class Group(Protocol):
+class Meeting(Protocol):
     """One rank's end of the meeting."""
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -40,7 +40,7 @@ class Group(Protocol):
         """Leaves the meeting."""
 
 
-def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
+def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: bool = False) -> Meeting:
     """Meets the other ranks at the same place.
 
     Args:
@@ -59,14 +59,14 @@ def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: boo
     if rank == 0:
         return _Host(place, size, deadline, encrypt)
     with log.waiting("meeting", rank, lambda: "rank 0 to start"):
-        greeting = greeting_of(Kind.RANK, encrypt, rank, size)
-        _, dialled = dial(lambda: place, Kind.RANK, greeting, deadline, "rank 0 to start")
+        greeting = greeting_of(Intent.RANK, encrypt, rank, size)
+        _, dialled = dial(lambda: place, Intent.RANK, greeting, deadline, "rank 0 to start")
     return _Guest(place, dialled, size, deadline, encrypt)
 
 
 def take_place(
     place: Place, rank: int, size: int, deadline: float, encrypt: bool, none_left: bool = False
-) -> Group | None:
+) -> Meeting | None:
     """Meets ranks that have been waiting in init() for a process that was killed before it came. Tries it once.
 
     Args:
@@ -84,7 +84,7 @@ def take_place(
     try:
         if rank == 0:
             return _Host(place, size, deadline, encrypt, now + _WINDOW, none_left)
-        greeting = greeting_of(Kind.AGAIN, encrypt, rank, size)
+        greeting = greeting_of(Intent.AGAIN, encrypt, rank, size)
         dialled = greeted(place, greeting, min(deadline, now + _VERDICT))
     except (OSError, _NobodyCame):  # also of a group that is running, and has its door there
         return None
@@ -125,7 +125,7 @@ class _Host:
             with place.listener(window or deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
                 with (
-                    contextlib.closing(Reception(place, listener, selector, Kind.RANK)) as reception,
+                    contextlib.closing(Reception(place, listener, selector, Intent.RANK)) as reception,
                     log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"),
                 ):
                     while len(self._peers) < size - 1:
@@ -171,13 +171,13 @@ class _Host:
     def _expects(self, guest: Guest) -> bool:
         """Returns whether to look at a guest more closely. One that was started again may be of another group."""
         fits = 0 < guest.rank < self._size and guest.size == self._size
-        if guest.kind is Kind.AGAIN:
+        if guest.kind is Intent.AGAIN:
             return fits and guest.rank not in self._peers
         return fits or guest.size != self._size
 
     def _seat(self, guest: Guest) -> None:
         rank = guest.rank
-        if guest.kind is Kind.RANK:
+        if guest.kind is Intent.RANK:
             self._window = None
         if guest.size != self._size:
             raise Error(
@@ -238,10 +238,8 @@ class _Host:
         self.close()
 
     def tell(self, error: Error) -> None:
-        kind, payload = failure(error)
         for rank, peer in self._peers.items():
-            with contextlib.suppress(Error, OSError):
-                send(peer, kind, payload, time.monotonic() + 0.1, rank)
+            tell(peer, error, rank)
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -265,9 +263,7 @@ class _Guest:
         return [receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
 
     def tell(self, error: Error) -> None:
-        kind, payload = failure(error)
-        with contextlib.suppress(Error, OSError):
-            send(self._host, kind, payload, time.monotonic() + 0.1, 0)
+        tell(self._host, error, 0)
 
     def close(self) -> None:
         self._host.close()

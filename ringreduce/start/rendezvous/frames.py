@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import struct
 import time
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.start.meeting.places import Connection
+from ringreduce.start.rendezvous.places import Connection, exactly
 
-__all__ = ["AGAIN", "DATA", "HEADER", "Again", "failure", "lost", "receive", "send"]
+__all__ = ["AGAIN", "DATA", "HEADER", "Again", "lost", "receive", "send", "tell"]
 
 HEADER = struct.Struct("=Bi")  # kind, length
 DATA, PEER_LOST, TIMEOUT, ERROR, AGAIN = range(5)
@@ -20,12 +21,13 @@ class Again(Exception):
     """The other end has given up this attempt, and will begin another one. The text says why, if that is known."""
 
 
-def failure(error: BaseException) -> tuple[int, bytes]:
-    """Returns the kind and the payload of the frame that tells others of an error."""
-    kinds: dict[type[BaseException], int] = {PeerLost: PEER_LOST, TimeoutError: TIMEOUT}
-    culprit = getattr(error, "rank", None)
-    payload = struct.pack("=i", -1 if culprit is None else culprit) + str(error).encode()[:4096]
-    return kinds.get(type(error), ERROR), payload
+def tell(to: Connection, error: Error | Again, rank: int) -> None:
+    """Tells a rank of an error, as far as it still listens."""
+    kinds: dict[type[BaseException], int] = {PeerLost: PEER_LOST, TimeoutError: TIMEOUT, Again: AGAIN}
+    kind, culprit, text = kinds.get(type(error), ERROR), getattr(error, "rank", None), str(error).encode()
+    first = b"" if kind == AGAIN else struct.pack("=i", -1 if culprit is None else culprit)
+    with contextlib.suppress(Error, OSError):
+        send(to, kind, first + text[:4096], time.monotonic() + 0.1, rank)
 
 
 def lost(rank: int) -> PeerLost:
@@ -70,16 +72,9 @@ def receive(source: Connection, deadline: float, rank: int) -> bytes:
 
 
 def _read(source: Connection, length: int, deadline: float, rank: int) -> bytes:
-    read = b""
-    while len(read) < length:
-        source.settimeout(max(deadline - time.monotonic(), 0.001))
-        try:
-            more = source.recv(length - len(read))
-        except builtins.TimeoutError as error:
-            raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
-        except OSError as error:
-            raise lost(rank) from error
-        if not more:
-            raise lost(rank)
-        read += more
-    return read
+    try:
+        return exactly(source, length, deadline)
+    except builtins.TimeoutError as error:
+        raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
+    except OSError as error:
+        raise lost(rank) from error

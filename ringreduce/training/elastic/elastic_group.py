@@ -18,7 +18,7 @@ from ringreduce.training.elastic.losses import CannotGoOn, is_loss
 from ringreduce.training.elastic.settling import Settling
 from ringreduce.training.elastic.state import State
 
-__all__ = ["Group", "Phase"]
+__all__ = ["ElasticGroup", "Phase"]
 
 LOOK_EVERY = 0.2  # seconds between two looks for newcomers
 FRUITLESS = 3  # recoveries in a row without a lost rank or a step done, after which the error is raised
@@ -33,7 +33,7 @@ class Phase(IntEnum):
     APPLIED = 3
 
 
-class Group(Settling):
+class ElasticGroup(Settling):
     """A communicator whose ranks change.
 
     Args:
@@ -224,6 +224,6 @@ class Group(Settling):
         time.sleep(0.01)
 
 
-def log_loss(group: Group, size: int) -> None:
+def log_loss(group: ElasticGroup, size: int) -> None:
     """Says in the log how many ranks are left."""
     log.say("elastic", logging.INFO, group.comm.rank, f"{group.comm.size} of {size} ranks are left")

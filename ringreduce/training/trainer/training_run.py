@@ -20,8 +20,8 @@ from ringreduce.training.elastic.runs import Run
 from ringreduce.training.trainer import checkpoint
 from ringreduce.training.trainer.config import Config, ConfigError, writing
 from ringreduce.training.trainer.parallel import optimizer_class
-from ringreduce.training.trainer.report import Progress, Row, check_places, make_row, plot, summary
-from ringreduce.training.trainer.trainer import KEPT, Step, Trainer
+from ringreduce.training.trainer.trainer import KEPT, StepReport, Trainer
+from ringreduce.training.trainer.training_log import Progress, Row, check_places, make_row, plot, summary
 
 __all__ = ["on_ranks", "train"]
 
@@ -61,7 +61,7 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
 
 def _steps(trainer: Trainer, progress: Progress) -> None:
     config, reported = trainer.config, trainer.done
-    fresh: list[Step] = []
+    fresh: list[StepReport] = []
     folder = Path(config.checkpoints)
     run = Run.begin(folder, checkpoint.SUFFIX)  # rank 0's
     for step in elastic_steps(trainer) if config.elastic else plain_steps(trainer):
