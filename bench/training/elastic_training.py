@@ -34,7 +34,7 @@ import torch._dynamo  # optimizers import it, which takes seconds
 import ringreduce
 from ringreduce import elastic
 from ringreduce.train.config import Config
-from ringreduce.train.run import elastic_steps
+from ringreduce.train.training_run import elastic_steps
 from ringreduce.train.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
