@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["unmet"]
+__all__ = ["check_version", "unmet"]
 
 
 def unmet(
@@ -29,3 +30,18 @@ def unmet(
         f"{module} needs {package} {oldest} or later, but {found}: pip install '{install or f'{package}>={oldest}'}'",
         name=error.name,
     )
+
+
+def check_version(module: str, package: str, found: str, oldest: str, install: str | None = None) -> None:
+    """Raises RuntimeError if the version that was found is older than the oldest that the module works with.
+
+    Args:
+        module, package, oldest: as for :func:`unmet`.
+        install: what to tell pip to install, if not the package.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or [*map(int, numbers.groups())] < [*map(int, oldest.split("."))]:
+        raise RuntimeError(
+            f"{module} needs {package} {oldest} or later; this is {package} {found}: "
+            f"pip install -U {install or package}"
+        )

@@ -34,8 +34,8 @@ import torch._dynamo  # optimizers import it, which takes seconds
 import ringreduce
 from ringreduce import elastic
 from ringreduce.train.config import Config
-from ringreduce.train.training_run import elastic_steps
 from ringreduce.train.trainer import Trainer
+from ringreduce.train.training_run import elastic_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 

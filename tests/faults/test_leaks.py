@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-from collections import Counter
 
 import numpy as np
 import pytest
 from ranks import run
 
 import ringreduce
+from tests.processes import held
 
 pytestmark = pytest.mark.timeout(120)
 CYCLES = 25
@@ -61,19 +60,6 @@ def _local(comm, name, transport):
     return comm
 
 
-def _held():
-    gc.collect()
-    files = Counter()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            files[os.readlink(f"/proc/self/fd/{number}").partition(":[")[0]] += 1
-        except OSError:  # that of the listing
-            continue
-    with open("/proc/self/maps") as maps:
-        mapped = sum("ringreduce" in line and "memfd" in line for line in maps)
-    return len(os.listdir("/proc/self/task")), mapped, sum(files.values()), files
-
-
 def _repeat(comm, board, cycle, transport):
     group = ringreduce.init(comm.rank, comm.size, f"leaks/{os.getppid()}", transport=transport, timeout=20)
     seen = []
@@ -81,7 +67,7 @@ def _repeat(comm, board, cycle, transport):
         group = cycle(group, f"leaks/{os.getppid()}/{number}", transport)
         if number % CYCLES == 0:
             _meet(group)
-            seen.append(_held())
+            seen.append(held())
             _meet(group)
     return ringreduce.world().size, seen
 
@@ -100,12 +86,12 @@ def test_groups_leave_nothing(cycle, transport):
 
 def _keep_what_is_closed(comm, board, transport):
     group = ringreduce.init(comm.rank, 2, f"leaks/{os.getppid()}", transport=transport, timeout=20)
-    kept, before = [], _held()
+    kept, before = [], held()
     for _ in range(5):
         with group.split(0) as made:
             _use(made)
         kept.append(made)
-    return before, _held()
+    return before, held()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -119,12 +105,12 @@ def _shrink_the_world(comm, board):
     ringreduce.finalize()
     world = ringreduce.init(comm.rank, 2, f"leaks/{os.getppid()}", transport="tcp", timeout=20)
     _use(world)
-    before = _held()
+    before = held()
     world = world.shrink()
     _use(world)
     ringreduce.barrier()
     assert ringreduce.world() is world
-    return before, _held()
+    return before, held()
 
 
 def test_the_world_after_shrink():

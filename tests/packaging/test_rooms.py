@@ -63,11 +63,12 @@ ROOMS = {
     "studies.study": [*STARTED, *PUBLIC, "studies"],
     "frameworks.mpi": STARTED,
     "frameworks.torch": STARTED,
-    "frameworks.jax": STARTED,
-    "frameworks.tensorflow": STARTED,
+    "frameworks.traced": ["communicator"],
+    "frameworks.jax": [*STARTED, "frameworks.traced"],
+    "frameworks.tensorflow": [*STARTED, "frameworks.traced"],
     "frameworks.ray": STARTED,
     "frameworks.torchft": ["frameworks.torch"],
-    "frameworks.horovod": [*STARTED, "frameworks.tensorflow", "training.data_parallel"],
+    "frameworks.horovod": [*STARTED, "frameworks.tensorflow", "frameworks.traced", "training.data_parallel"],
     "commands": ["", *STARTED, "training", "frameworks", "studies"],
 }  # fmt: skip
 COMMANDS = {"cli", "__main__"}

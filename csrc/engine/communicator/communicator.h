@@ -15,12 +15,18 @@
 
 namespace ringreduce {
 
-class Communicator {
+class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(std::unique_ptr<Transport> transport, const Options& options);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
+
+  // Programs of frameworks know a communicator by its number in the process: they may be kept on disk, where
+  // an address means nothing. A number keeps nothing alive.
+  std::int64_t number() const { return registered_.number; }
+  // The communicator of a number, which a shared_ptr must own. Throws Closed if it has been freed.
+  static std::shared_ptr<Communicator> numbered(std::int64_t number);
 
   int rank() const { return calls_.rank; }
   int size() const { return calls_.world; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <mutex>
 
 #include "engine/communicator/communicator.h"
@@ -14,7 +15,8 @@ constexpr std::size_t most_kept = 64;  // groups that are gone
 
 struct Registry {
   std::mutex mutex;
-  std::vector<const Communicator*> live;
+  std::map<std::int64_t, Communicator*> live;
+  std::int64_t next = 0;  // number
   std::deque<Statistics> gone;
 };
 
@@ -22,18 +24,22 @@ double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-}  // namespace
-
-Registered::Registered(const Communicator& communicator) : communicator_(communicator) {
+std::int64_t add(Communicator& communicator) {
   auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
-  all.live.push_back(&communicator_);
+  all.live.emplace(all.next, &communicator);
+  return all.next++;
 }
+
+}  // namespace
+
+Registered::Registered(Communicator& communicator) : number(add(communicator)), communicator_(communicator) {}
 
 Registered::~Registered() {
   auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
-  if (std::erase(all.live, &communicator_) == 0) return;  // its process has forked this one
+  const auto is_it = [this](const auto& one) { return one.second == &communicator_; };
+  if (std::erase_if(all.live, is_it) == 0) return;  // its process has forked this one
   Statistics last = communicator_.statistics();
   if (last.calls.empty()) return;
   last.closed = true;
@@ -71,8 +77,21 @@ std::vector<Statistics> Communicator::all_statistics() {
   auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
   std::vector<Statistics> found(all.gone.begin(), all.gone.end());
-  for (const Communicator* one : all.live) found.push_back(one->statistics());
+  for (const auto& [number, one] : all.live) found.push_back(one->statistics());
   return found;
+}
+
+std::shared_ptr<Communicator> Communicator::numbered(std::int64_t number) {
+  auto& all = of_process<Registry>();
+  const std::lock_guard lock(all.mutex);
+  if (const auto found = all.live.find(number); found != all.live.end()) {
+    if (auto communicator = found->second->weak_from_this().lock()) return communicator;
+  }
+  const std::string name = "communicator number " + std::to_string(number);
+  if (number < 0 || number >= all.next) {
+    throw Error("this process has no " + name + ": the program was made in another one");
+  }
+  throw Closed(name + " has been freed: keep a communicator for as long as programs call it");
 }
 
 }  // namespace ringreduce

@@ -32,13 +32,15 @@ struct Statistics {
   std::vector<Waits> waits;  // by rank; the last: for none in particular
 };
 
-// Keeps a communicator among those of the process, and its statistics when it is gone.
+// Keeps a communicator among those of the process, by a number, and its statistics when it is gone.
 class Registered {
  public:
-  explicit Registered(const Communicator& communicator);
+  explicit Registered(Communicator& communicator);
   ~Registered();
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
+
+  const std::int64_t number;
 
  private:
   const Communicator& communicator_;

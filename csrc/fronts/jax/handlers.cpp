@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fronts/shared/embedded.h"
+#include "fronts/shared/group.h"
 
 namespace ffi = xla::ffi;
 
@@ -71,11 +72,11 @@ ffi::ErrorCode code_of(Outcome outcome) {
   }
 }
 
-// Calls the function with the communicator of that number. XLA is built without exceptions.
+// XLA is built without exceptions.
 template <typename Function>
-ffi::Error with_communicator(std::int64_t number, Function function) {
+ffi::Error without_exceptions(Function function) {
   try {
-    function(numbered.at(number));
+    function();
     return ffi::Error::Success();
   } catch (const Trouble& trouble) {
     if (trouble.outcome == Outcome::interrupted) postpone_exception();
@@ -91,14 +92,14 @@ template <Collective collective>
 ffi::Error run_collective(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>,
                           ffi::Result<ffi::AnyBuffer> out, std::int64_t comm, std::int64_t count,
                           std::int64_t op, std::int64_t root) {
-  return with_communicator(comm, [&](Communicator& communicator) {
-    run(communicator, Call{.collective = collective,
-                           .input = x.untyped_data(),
-                           .output = out->untyped_data(),
-                           .count = static_cast<std::size_t>(count),
-                           .dtype = dtype_of(x.element_type()),
-                           .op = static_cast<Op>(op),
-                           .root = static_cast<int>(root)});
+  return without_exceptions([&] {
+    run(comm, Call{.collective = collective,
+                   .input = x.untyped_data(),
+                   .output = out->untyped_data(),
+                   .count = static_cast<std::size_t>(count),
+                   .dtype = dtype_of(x.element_type()),
+                   .op = static_cast<Op>(op),
+                   .root = static_cast<int>(root)});
   });
 }
 
@@ -113,21 +114,18 @@ Transfer transfer_of(bool sends, const ffi::AnyBuffer& array, std::int64_t peer,
 
 ffi::Error send(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, std::int64_t comm, std::int64_t dest,
                 std::int64_t tag) {
-  return with_communicator(
-      comm, [&](Communicator& communicator) { run(communicator, transfer_of(true, x, dest, tag)); });
+  return without_exceptions([&] { run(comm, transfer_of(true, x, dest, tag)); });
 }
 
 ffi::Error recv(ffi::Token, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out, std::int64_t comm,
                 std::int64_t source, std::int64_t tag) {
-  return with_communicator(
-      comm, [&](Communicator& communicator) { run(communicator, transfer_of(false, *out, source, tag)); });
+  return without_exceptions([&] { run(comm, transfer_of(false, *out, source, tag)); });
 }
 
 ffi::Error sendrecv(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out,
                     std::int64_t comm, std::int64_t dest, std::int64_t source, std::int64_t tag) {
-  return with_communicator(comm, [&](Communicator& communicator) {
-    swap(communicator, transfer_of(true, x, dest, tag), transfer_of(false, *out, source, tag));
-  });
+  return without_exceptions(
+      [&] { swap(comm, transfer_of(true, x, dest, tag), transfer_of(false, *out, source, tag)); });
 }
 
 auto collective_call() {
@@ -143,11 +141,6 @@ auto collective_call() {
 }
 
 }  // namespace
-
-// Gives a communicator the next number. It must exist as long as the process.
-extern "C" std::int64_t ringreduce_jax_number(Communicator* communicator) {
-  return numbered.add(communicator);
-}
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_reduce, run_collective<Collective::all_reduce>,
                               collective_call());

@@ -6,7 +6,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "fronts/python/arguments.h"
@@ -211,7 +210,7 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   Devices::get().copy(device, target.data, from.data, from.bytes(), chosen);
 }
 
-std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key,
+std::shared_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key,
                                     nb::handle max_blocks, nb::handle priority) {
   const auto number = [](nb::handle value, const char* argument, int least) {
     return static_cast<int>(whole(value, argument, least, INT32_MAX, "None or an integer"));
@@ -253,9 +252,7 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
       .def_prop_ro("closed", &Communicator::closed)
-      .def_prop_ro(
-          "address", [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(&comm); },
-          "Where fronts that are compiled separately find the communicator.")
+      .def_prop_ro("number", &Communicator::number, "By which fronts that are compiled separately find it.")
       .def("check", &Communicator::usable, "Raises the group's failure, or ClosedError if it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory that the communicator holds.")
@@ -309,7 +306,9 @@ void bind_communicator(nb::module_& m) {
            "Sets the number of the bucket of gradients that the next calls are for; -1: none.")
       .def("split", split, "color"_a.none(), "key"_a.none(), "max_blocks"_a.none() = nb::none(),
            "priority"_a.none() = nb::none())
-      .def("shrink", &Communicator::shrink, unlocked)
+      .def(
+          "shrink", [](Communicator& comm) -> std::shared_ptr<Communicator> { return comm.shrink(); },
+          unlocked)
       .def("inherit", &Communicator::inherit, "parent"_a,
            "Takes over from the group that this one was made from what it still holds.")
       .def(

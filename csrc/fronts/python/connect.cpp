@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "engine/communicator/communicator.h"
@@ -29,7 +28,7 @@ Options options_of(nb::handle timeout, nb::handle reproducible, nb::handle max_b
   return options;
 }
 
-std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
+std::shared_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
                                       nb::handle reproducible, const std::string& transport,
                                       const std::shared_ptr<MpiJob>& mpi, nb::handle encrypt,
                                       nb::handle max_blocks, nb::handle priority) {
@@ -48,7 +47,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     });
   };
   auto communicator =
-      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
+      std::make_shared<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
                                                        options.tuned ? options.tuned->digest : 0),
                                      options);
   const WithoutGil unlocked;
@@ -56,12 +55,12 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   return communicator;
 }
 
-std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout, nb::handle reproducible,
+std::vector<std::shared_ptr<Communicator>> local_group(int world, nb::handle timeout, nb::handle reproducible,
                                                        nb::handle max_blocks, nb::handle priority) {
   const Options options = options_of(timeout, reproducible, max_blocks, priority);
-  std::vector<std::unique_ptr<Communicator>> group;
+  std::vector<std::shared_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
-    group.push_back(std::make_unique<Communicator>(std::move(transport), options));
+    group.push_back(std::make_shared<Communicator>(std::move(transport), options));
     group.back()->settle();
   }
   return group;

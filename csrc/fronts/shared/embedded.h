@@ -2,14 +2,6 @@
 // run time.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "fronts/shared/group.h"
 #include "fronts/shared/thread_end.h"
 
 // Of Python's stable ABI. They are found in the process, so such a library needs no headers of Python.
@@ -28,33 +20,6 @@ void Py_DecRef(void* object);
 }
 
 namespace ringreduce {
-
-// Programs know a communicator by its number: frameworks may keep them on disk, where an address means
-// nothing.
-class Numbered {
- public:
-  // Gives a communicator the next number. It must exist as long as the process.
-  std::int64_t add(Communicator* communicator) {
-    const std::lock_guard lock(mutex_);
-    all_.push_back(communicator);
-    return static_cast<std::int64_t>(all_.size()) - 1;
-  }
-
-  Communicator& at(std::int64_t number) {
-    const std::lock_guard lock(mutex_);
-    if (number < 0 || static_cast<std::size_t>(number) >= all_.size()) {
-      throw std::runtime_error("this process has no communicator number " + std::to_string(number) +
-                               ": the program was made in another one");
-    }
-    return *all_[static_cast<std::size_t>(number)];
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Communicator*> all_;
-};
-
-inline Numbered numbered;
 
 // An exception that a signal's handler has raised. Only the main thread runs handlers.
 inline struct {

@@ -156,16 +156,16 @@ void Group::leave() {
   translated([&] { communicator_->leave(); });
 }
 
-void run(Communicator& communicator, const Call& call) {
-  translated([&] { communicator.run(call); });
+void run(std::int64_t communicator, const Call& call) {
+  translated([&] { Communicator::numbered(communicator)->run(call); });
 }
 
-void run(Communicator& communicator, const Transfer& transfer) {
-  translated([&] { communicator.transfer(transfer); });
+void run(std::int64_t communicator, const Transfer& transfer) {
+  translated([&] { Communicator::numbered(communicator)->transfer(transfer); });
 }
 
-void swap(Communicator& communicator, const Transfer& send, const Transfer& receive) {
-  translated([&] { communicator.swap(send, receive); });
+void swap(std::int64_t communicator, const Transfer& send, const Transfer& receive) {
+  translated([&] { Communicator::numbered(communicator)->swap(send, receive); });
 }
 
 bool says() {

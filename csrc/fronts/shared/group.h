@@ -107,10 +107,11 @@ class Group {
   const std::unique_ptr<Communicator> communicator_;
 };
 
-// Blocking calls of a communicator that Python has made and gives by its address. All failures throw Trouble.
-void run(Communicator& communicator, const Call& call);
-void run(Communicator& communicator, const Transfer& transfer);
-void swap(Communicator& communicator, const Transfer& send, const Transfer& receive);
+// Blocking calls of a communicator that Python has made and gives by its number. It lives at least until they
+// end. All failures throw Trouble.
+void run(std::int64_t communicator, const Call& call);
+void run(std::int64_t communicator, const Transfer& transfer);
+void swap(std::int64_t communicator, const Transfer& send, const Transfer& receive);
 
 // The log, at level info: whether its lines are read, and a way to write one.
 bool says();

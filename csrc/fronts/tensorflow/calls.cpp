@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "fronts/shared/embedded.h"
 #include "fronts/tensorflow/interrupts.h"
 #include "fronts/tensorflow/tensors.h"
 
@@ -15,8 +14,7 @@ namespace {
 
 // The attributes of an operation, the same for all.
 struct Settings {
-  Communicator& communicator;
-  std::int64_t ranks, op, root, dest, source, tag;
+  std::int64_t communicator, ranks, op, root, dest, source, tag;
   TF_DataType type;  // of the result of a receive
   Shape shape;
 };
@@ -44,7 +42,7 @@ TF_DataType type_of_result(TF_OpKernelConstruction* construction) {
 void* create(TF_OpKernelConstruction* construction) {
   try {
     const auto of = [&](const char* name) { return integer(construction, name); };
-    return new Settings{numbered.at(of("comm")),
+    return new Settings{of("comm"),
                         of("ranks"),
                         of("op"),
                         of("root"),
@@ -165,10 +163,4 @@ const bool registered = [] {
 }();
 
 }  // namespace
-
-// Gives a communicator the next number. It must exist as long as the process.
-extern "C" std::int64_t ringreduce_tensorflow_number(Communicator* communicator) {
-  return numbered.add(communicator);
-}
-
 }  // namespace ringreduce::tf

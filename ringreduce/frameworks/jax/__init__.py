@@ -5,8 +5,9 @@
 >>> step = jax.jit(lambda gradient: rj.all_reduce(gradient, "avg"))
 
 Every function takes ``comm``, a :class:`ringreduce.Communicator`; None takes :func:`ringreduce.world`. Under ``jit``,
-it is part of the compiled program. Calls run in the order in which the program makes them, whether or not values depend
-on each other, so all ranks run them in the same order if they run the same program.
+it is part of the compiled program, which does not keep it alive: hold it for as long as programs call it. Calls run in
+the order in which the program makes them, whether or not values depend on each other, so all ranks run them in the same
+order if they run the same program.
 
 - Arrays are on the CPU. Their dtype is one that :class:`ringreduce.Communicator` lists, and JAX has.
 - ``jit``, ``scan``, ``fori_loop``, ``while_loop``, ``cond``, ``checkpoint`` and ``vmap`` work. ``vmap`` makes one call

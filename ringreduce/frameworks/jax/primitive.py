@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import weakref
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -23,10 +24,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ringreduce._engine import reduce
-from ringreduce.communicator.foreign import BY_ROWS, Call, shape_after
+from ringreduce.communicator import Communicator
 from ringreduce.frameworks.jax import library
-
-MESSAGES = {"send", "recv", "sendrecv"}
+from ringreduce.frameworks.traced.call import BY_ROWS, MESSAGES, Call, shape_after
 
 
 class _Order(effects.Effect):  # type: ignore[misc]  # mypy does not follow jax's types
@@ -50,10 +50,34 @@ call_p.multiple_results = True
 
 def bind(x: Any, call: Call) -> Any:
     """Makes the call. Returns its result, or None if it has none."""
-    if call.comm not in library.known():
-        _forget_failure()
+    _meet(call.comm)
     results = call_p.bind(*(() if x is None else (x,)), call=call)
     return results[0] if results else None
+
+
+_known: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_dropped: set[tuple[Any, Any]] = set()  # engines of communicators, and tokens that come after their programs
+
+
+def _meet(comm: Communicator) -> None:
+    _free_dropped()
+    if comm not in _known:
+        _forget_failure()
+        _known.add(comm)
+        weakref.finalize(comm, _drop, comm._c).atexit = False
+
+
+def _drop(engine: Any) -> None:
+    """Keeps what programs in the background may still call, of a communicator that the process has dropped."""
+    if token := dispatch.runtime_tokens.current_tokens.get(ORDER):
+        _dropped.add((engine, token))
+    _free_dropped()
+
+
+def _free_dropped() -> None:
+    for one in list(_dropped):
+        if one[1]._buf.is_ready():
+            _dropped.discard(one)
 
 
 def _forget_failure() -> None:
@@ -73,8 +97,8 @@ def _end() -> None:
     After an exception their calls may never end, because peers may never make theirs: then they are given up.
     """
     if getattr(sys, "last_value", None) is not None:
-        for comm in library.known():
-            comm._c.leave()
+        for engine in [comm._c for comm in _known] + [engine for engine, _ in _dropped]:
+            engine.leave()
     _forget_failure()
 
 
@@ -108,6 +132,7 @@ def _lower(context: Any, *arrays: Any, call: Call) -> Any:
             f"ringreduce.jax takes arrays on the CPU, but {call.name} is compiled for {there}: "
             "use jax.default_device(jax.devices('cpu')[0]) or JAX_PLATFORMS=cpu"
         )
+    library.load()
     rule = jax.ffi.ffi_lowering(f"ringreduce_{call.name}", has_side_effect=True)
     with_token = context.replace(
         avals_in=[core.abstract_token, *context.avals_in], avals_out=[core.abstract_token, *context.avals_out]
@@ -119,7 +144,7 @@ def _lower(context: Any, *arrays: Any, call: Call) -> Any:
 
 def _attributes(call: Call, context: Any) -> dict[str, np.int64]:
     """Returns what the handlers in csrc/fronts/jax take."""
-    found = {"comm": library.number_of(call.comm)}
+    found = {"comm": call.comm._c.number}
     if call.name in MESSAGES:
         ends = {"send": ("dest",), "recv": ("source",), "sendrecv": ("dest", "source")}[call.name]
         found |= {end: getattr(call, end) for end in (*ends, "tag")}
@@ -152,18 +177,10 @@ def _transpose(cotangents: Any, x: Any, *, call: Call) -> Any:
     (cotangent,) = cotangents
     if type(cotangent) is ad.Zero:
         return [ad.Zero(x.aval)]
-    if call.name == "broadcast":
-        (total,) = call_p.bind(cotangent, call=replace(call, name="all_reduce"))
-        return [total if call.comm.rank == call.root else jnp.zeros_like(total)]
-    if call.name == "sendrecv":
-        kind = x.aval.shape, x.aval.dtype
-        return call_p.bind(cotangent, call=replace(call, dest=call.source, source=call.dest, result=kind))
-    if call.name == "all_gather":
-        return call_p.bind(cotangent, call=replace(call, name="reduce_scatter"))
-    if call.name == "reduce_scatter":
-        (gathered,) = call_p.bind(cotangent, call=replace(call, name="all_gather", op="sum"))
-        return [_divided(gathered, call.comm.size) if call.op == "avg" else gathered]
-    return call_p.bind(cotangent, call=call)
+    (found,) = call_p.bind(cotangent, call=call.transposed((x.aval.shape, x.aval.dtype)))
+    if call.name == "broadcast" and call.comm.rank != call.root:
+        return [jnp.zeros_like(found)]
+    return [_divided(found, call.comm.size) if call.name == "reduce_scatter" and call.op == "avg" else found]
 
 
 def _divided(x: Any, divisor: int) -> Any:

@@ -5,8 +5,9 @@
 >>> step = tf.function(lambda gradient: rt.all_reduce(gradient, "avg"))
 
 Every function takes ``comm``, a :class:`ringreduce.Communicator`; None takes :func:`ringreduce.world`. In a
-``tf.function``, it is part of the graph. Calls run in the order in which the program makes them, whether or not values
-depend on each other, so all ranks run them in the same order if they run the same program.
+``tf.function``, it is part of the graph, which does not keep it alive: hold it for as long as programs call it. Calls
+run in the order in which the program makes them, whether or not values depend on each other, so all ranks run them in
+the same order if they run the same program.
 :mod:`ringreduce.tensorflow.keras` trains Keras models.
 
 - Tensors are on the CPU. Their dtype is one that :class:`ringreduce.Communicator` lists, and TensorFlow has.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
 from importlib import import_module
 from typing import Any
 
@@ -16,20 +15,12 @@ import tensorflow as tf
 
 from ringreduce.build import on_first_use as building
 from ringreduce.build.on_first_use import Recipe
-from ringreduce.communicator import Communicator
-
-OLDEST = (2, 16)  # the first with Keras 3
+from ringreduce.requirement import check_version
 
 
 def check() -> None:
-    """Raises RuntimeError if this TensorFlow is too old."""
-    found = re.match(r"(\d+)\.(\d+)", tf.__version__)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise RuntimeError(
-            f"ringreduce.tensorflow needs tensorflow {oldest} or later; this is tensorflow {tf.__version__}: "
-            "pip install -U tensorflow-cpu"
-        )
+    """Raises RuntimeError if this TensorFlow is too old. 2.16 is the first with Keras 3."""
+    check_version("ringreduce.tensorflow", "tensorflow", tf.__version__, "2.16", "tensorflow-cpu")
 
 
 def recipe() -> Recipe:
@@ -62,24 +53,4 @@ def loaded() -> tuple[Any, ctypes.CDLL]:
             f"ringreduce: its part for TensorFlow does not fit this tensorflow {tf.__version__} ({reason}). Install "
             f"tensorflow-cpu anew, and remove {made.parent}"
         ) from error
-    library = ctypes.CDLL(str(made))
-    library.ringreduce_tensorflow_number.argtypes = [ctypes.c_void_p]
-    library.ringreduce_tensorflow_number.restype = ctypes.c_int64
-    return operations, library
-
-
-_numbers: dict[Communicator, int] = {}
-_numbered: dict[int, Communicator] = {}
-
-
-def number_of(comm: Communicator) -> int:
-    """Returns the number by which graphs know a communicator, which then lives as long as the process."""
-    if comm not in _numbers:
-        number = _numbers[comm] = loaded()[1].ringreduce_tensorflow_number(comm._c.address)
-        _numbered[number] = comm
-    return _numbers[comm]
-
-
-def communicator(number: int) -> Communicator:
-    """Returns the communicator of a number."""
-    return _numbered[number]
+    return operations, ctypes.CDLL(str(made))

@@ -10,8 +10,8 @@ dependencies: keep_order() does.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,21 +19,13 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util, gradients_util
 
 from ringreduce._engine import reduce
-from ringreduce.communicator.foreign import Call, shape_after
+from ringreduce.communicator import Communicator
 from ringreduce.frameworks.tensorflow import library
+from ringreduce.frameworks.traced.call import CALLS, MESSAGES, Call, shape_after
 
-MESSAGES = {"send", "recv", "sendrecv"}
-OPERATIONS = {  # by the name of the call
-    "all_reduce": "RingreduceAllReduce",
-    "all_gather": "RingreduceAllGather",
-    "reduce_scatter": "RingreduceReduceScatter",
-    "all_to_all": "RingreduceAllToAll",
-    "broadcast": "RingreduceBroadcast",
-    "send": "RingreduceSend",
-    "recv": "RingreduceRecv",
-    "sendrecv": "RingreduceSendrecv",
-}
-CALLS = {operation: name for name, operation in OPERATIONS.items()}
+OPERATIONS = {f"Ringreduce{name.title().replace('_', '')}": name for name in CALLS}
+
+_numbered: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
 
 
 def run(x: Any, call: Call) -> Any:
@@ -41,10 +33,12 @@ def run(x: Any, call: Call) -> Any:
     graph = not tf.executing_eagerly()
     if graph:
         check_compiler(call.name)
-    size = call.comm.size
+    comm = call.comm
+    number = comm._c.number
+    _numbered[number] = comm
     attributes = {
-        "comm": library.number_of(call.comm),
-        "ranks": size,
+        "comm": number,
+        "ranks": comm.size,
         "op": reduce.ops().index(call.op),
         "root": call.root,
         "dest": call.dest,
@@ -56,7 +50,7 @@ def run(x: Any, call: Call) -> Any:
         shape, dtype = call.result
         attributes |= {"R": dtype, "shape": shape}
     elif call.name not in MESSAGES and x.shape.rank is not None:
-        shape = shape_after(call.name, x.shape.as_list(), size)
+        shape = shape_after(call.name, x.shape.as_list(), comm.size)
     function = getattr(library.loaded()[0], f"ringreduce_{call.name}")
     result = function(**attributes) if x is None else function(x, **attributes)
     if call.name == "send":
@@ -77,7 +71,7 @@ def check_compiler(name: str) -> None:
 
 # --- order ------------------------------------------------------------------------------------------------------
 
-ORDERED = {*OPERATIONS.values(), "StatefulPartitionedCall", "While", "If", "Case"}
+ORDERED = {*OPERATIONS, "StatefulPartitionedCall", "While", "If", "Case"}
 
 
 def keep_order(graph: Any) -> None:
@@ -141,8 +135,8 @@ def zeros_after(x: Any) -> Any:
 def _call_of(operation: Any) -> Call:
     of = operation.get_attr
     return Call(
-        CALLS[operation.type],
-        library.communicator(of("comm")),
+        OPERATIONS[operation.type],
+        functools.partial(_numbered.get, of("comm")),
         op=reduce.ops()[of("op")],
         root=of("root"),
         dest=of("dest"),
@@ -157,26 +151,19 @@ def _gradient(operation: Any, gradient: Any) -> Any:
         raise NotImplementedError(
             f"{call.name} with op {call.op!r} has no gradient; tf.stop_gradient(x) takes x as constant"
         )
-    if call.name == "broadcast":
-        total = run(gradient, replace(call, name="all_reduce"))
-        return total if call.comm.rank == call.root else zeros_after(total)
-    if call.name == "all_gather":
-        return run(gradient, replace(call, name="reduce_scatter"))
-    if call.name == "reduce_scatter":
-        gathered = run(gradient, replace(call, name="all_gather", op="sum"))
-        return divided(gathered, call.comm.size) if call.op == "avg" else gathered
-    if call.name == "sendrecv":
-        x = operation.inputs[0]
-        back = replace(call, dest=call.source, source=call.dest, result=(tuple(x.shape.as_list()), x.dtype))
-        return run(gradient, back)
-    return run(gradient, call)
+    x = operation.inputs[0]
+    kind = None if x.shape.rank is None else (tuple(x.shape.as_list()), x.dtype)
+    found = run(gradient, call.transposed(kind))
+    if call.name == "broadcast" and call.comm.rank != call.root:
+        return zeros_after(found)
+    return divided(found, call.comm.size) if call.name == "reduce_scatter" and call.op == "avg" else found
 
 
 def _no_gradient(operation: Any, *gradients: Any) -> Any:
     raise NotImplementedError(
-        f"{CALLS[operation.type]} has no gradient; tf.stop_gradient(x) takes x as constant"
+        f"{OPERATIONS[operation.type]} has no gradient; tf.stop_gradient(x) takes x as constant"
     )
 
 
-for _name, _operation in OPERATIONS.items():
+for _operation, _name in OPERATIONS.items():
     tf.RegisterGradient(_operation)(_no_gradient if _name in ("send", "recv") else _gradient)

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ringreduce.communicator.foreign import check_dtype
 from ringreduce.frameworks.horovod import job
 from ringreduce.frameworks.horovod.arguments import EVERYONE, chosen_op
 from ringreduce.frameworks.horovod.process_sets import ProcessSet
@@ -39,6 +38,7 @@ from ringreduce.frameworks.horovod.tensorflow.calls import (
 )
 from ringreduce.frameworks.horovod.tensorflow.compression import Compression
 from ringreduce.frameworks.tensorflow.operations import divided
+from ringreduce.frameworks.traced.call import check_dtype
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "broadcast", "broadcast_", "grouped_allgather", "grouped_allreduce",

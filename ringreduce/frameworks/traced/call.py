@@ -1,18 +1,25 @@
-"""The parts that the fronts for the arrays of other frameworks share: the description of a call, and checks."""
+"""A call of a communicator as traced programs have it, and the checks of its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from ringreduce._engine import reduce, values
+from ringreduce.annotations import Op
 from ringreduce.communicator.communicator import Communicator
+from ringreduce.errors import ClosedError
+from ringreduce.schedules import COLLECTIVES
 
-BY_ROWS = {"all_gather", "reduce_scatter", "all_to_all"}
-OPS = [op for op in reduce.ops() if op != "premul_sum"]
+MESSAGES = ("send", "recv", "sendrecv")
+CALLS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", *MESSAGES)
+BY_ROWS = {name for name, one in COLLECTIVES.items() if one.has_blocks and not one.rooted}
+OPS = get_args(Op)
+TRANSPOSED = {"broadcast": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 
 Length = TypeVar("Length", int, "int | None")
+Kind: TypeAlias = tuple[tuple[int, ...], Any]  # shape and dtype
 
 
 @dataclass(frozen=True)
@@ -23,18 +30,38 @@ class Call:
     """
 
     name: str
-    comm: Communicator
+    weak_comm: Callable[[], Communicator | None]  # a weakref: a program that is traced keeps no communicator
     op: str = "sum"
     root: int = 0
     dest: int = 0
     source: int = 0
     tag: int = 0
-    result: tuple[tuple[int, ...], Any] | None = None
+    result: Kind | None = None
+
+    @property
+    def comm(self) -> Communicator:
+        """The communicator. Raises ClosedError if it has been freed."""
+        found = self.weak_comm()
+        if found is None:
+            raise ClosedError(
+                f"the communicator of this {self.name} has been freed: keep it while programs use it"
+            )
+        return found
 
     @property
     def linear(self) -> bool:
         """Whether the result has derivatives."""
         return self.name not in ("send", "recv") and self.op in ("sum", "avg")
+
+    def transposed(self, kind: Kind | None) -> Call:
+        """Returns the call that computes the derivatives by x, of that shape and dtype, from those by the result.
+
+        A front has to add that only the root's x counts in a broadcast, and that an average divides by the size.
+        """
+        if self.name == "sendrecv":
+            return replace(self, dest=self.source, source=self.dest, result=kind)
+        op = "sum" if self.name == "reduce_scatter" else self.op
+        return replace(self, name=TRANSPOSED.get(self.name, self.name), op=op)
 
 
 def check_dtype(name: str) -> None:
