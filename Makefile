@@ -98,20 +98,20 @@ docs: $(VENV)/.tools
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: fronts $(VENV)/.tools
-	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
+	@$(BIN)/python -m tests.frameworks.torch.suite $(SUITE_FLAGS)
 
 docs/environment.md: ringreduce/environment.py engine
 	@$(BIN)/python -m ringreduce.environment > $@
 
 test-horovod: fronts $(VENV)/.tools
-	@PYTHONPATH=$(CURDIR)/tests/horovod/suite $(BIN)/python -m ringreduce run -n 2 --prefix --as-horovod \
+	@PYTHONPATH=$(CURDIR)/tests/frameworks/horovod/suite $(BIN)/python -m ringreduce run -n 2 --prefix --as-horovod \
 	  $(BIN)/python -m pytest -p no:cacheprovider $(or $(HOROVOD),$(error HOROVOD names a checkout of Horovod))/test/parallel/test_torch.py \
 	  $(SUITE_FLAGS)
 
 chaos: engine $(VENV)/.torch
-	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --within 3 \
+	@$(BIN)/python -m tests.faults.chaos --seconds $(CHAOS_SECONDS) --within 3 \
 	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
-	@$(BIN)/python -m tests.chaos.checkpoints $(CHAOS_SEED:%=--seed %)
+	@$(BIN)/python -m tests.faults.chaos.checkpoints $(CHAOS_SEED:%=--seed %)
 
 # What a visit to a card takes along, built for its GPU alone (docs/gpu.md). EMULATED=1: for a dry run on the emulated GPU.
 GPU_ARCHITECTURES ?= 90
@@ -130,7 +130,7 @@ endif
 
 # Programs under srun and sbatch; needs slurm-wlm and munge, and root for network namespaces.
 test-slurm: fronts $(VENV)/.tools
-	@$(BIN)/python -m pytest tests/slurm $(SLURM_FLAGS)
+	@$(BIN)/python -m pytest tests/start/slurm $(SLURM_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ asan tsan: $(VENV)/.build
 	$(CONFIGURE) -B build/$@ -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_TESTS=ON \
 	  -DRINGREDUCE_SANITIZE=$(SANITIZERS) > build/$@/configure.log
 	$(CMAKE) --build build/$@ -j $(JOBS) --target stress $(EMULATED)
-	build/$@/tests/cpp/stress $(STRESS_FLAGS)
+	build/$@/tests/engine/cpp/stress $(STRESS_FLAGS)
 	$(if $(EMULATED),EMULATED_LIBRARIES=$(CURDIR)/build/$@ LD_PRELOAD=$$(g++ -print-file-name=libtsan.so) \
 	  $(BIN)/python -m pytest -q -s tests/gpu/test_ranks.py tests/gpu/test_interpreter.py)
 
@@ -266,8 +266,8 @@ fuzz fuzz-short: $(VENV)/.build
 	@$(CONFIGURE) -B build/fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_FUZZ=ON \
 	  > build/fuzz/configure.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS) --target $(FUZZERS:%=fuzz_%)
-	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I NAME sh -c 'cd build/fuzz && tests/fuzz/fuzz_NAME \
-	  -runs=$(FUZZ_RUNS) $(FUZZ_FLAGS) -artifact_prefix=NAME- corpus/NAME $(CURDIR)/tests/fuzz/seeds/NAME \
+	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I NAME sh -c 'cd build/fuzz && tests/engine/fuzz/fuzz_NAME \
+	  -runs=$(FUZZ_RUNS) $(FUZZ_FLAGS) -artifact_prefix=NAME- corpus/NAME $(CURDIR)/tests/engine/fuzz/seeds/NAME \
 	  > NAME.log 2>&1 && echo "NAME: no finding in $(FUZZ_RUNS) executions" || { tail -n 60 NAME.log; exit 255; }'
 
 # --- CUDA: with the nvcc that is there, with PyPI's, and against older headers ------------------------------
@@ -325,4 +325,4 @@ clean:
 	rm -rf build ringreduce/_engine*.so ringreduce/_engine*.pyi *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 include bench/peers.mk
-include tests/frameworks/frameworks.mk
+include tests/frameworks/installed/frameworks.mk

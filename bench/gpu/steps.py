@@ -92,8 +92,8 @@ class Table:
 
     def torch(self, name: str, limit: float, on_card: str, emulated: str) -> Step:
         if self.emulated:
-            return tests(name, "tests/torch/emulated_cuda/suite.py", limit, emulated, "fronts")
-        return tests(name, "tests/torch/test_cuda.py", limit, on_card, "fronts")
+            return tests(name, "tests/frameworks/torch/emulated_cuda/suite.py", limit, emulated, "fronts")
+        return tests(name, "tests/frameworks/torch/test_cuda.py", limit, on_card, "fronts")
 
     def all_reduce(self, name: str, limit: float, options: str, small: str = "") -> Step:
         if self.emulated:

@@ -192,7 +192,7 @@ class Slurm:
 
 
 def _slurm() -> types.ModuleType:
-    sys.path.append(str(ROOT / "tests" / "slurm"))
+    sys.path.append(str(ROOT / "tests" / "start" / "slurm"))
     import cluster
 
     return cluster

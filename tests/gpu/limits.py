@@ -16,7 +16,7 @@ TEST = 10  # on a card, whatever the test's own mark says
 PATIENCE = 6.0 if HAS_CARD else 20.0  # of groups, and of waits for what will happen
 PROGRAM = 9 if HAS_CARD else 100
 MOST_PROCESSES = 2 if HAS_CARD else 3
-PLACES = ("/tests/gpu/", "/tests/torch/test_cuda.py")
+PLACES = ("/tests/gpu/", "/tests/frameworks/torch/test_cuda.py")
 
 
 def hold(items: list[Any]) -> None:

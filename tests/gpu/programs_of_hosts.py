@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 import ringreduce
-from tests.collectives import test_custom as custom
+from tests.communicator.collectives import test_custom as custom
 from tests.gpu import nccl_api, served
 from tests.gpu.gpu_arrays import GpuArray, integers, library, new_stream, wait_for
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import ringreduce
-from tests.collectives import test_custom as custom
+from tests.communicator.collectives import test_custom as custom
 
 from .gpu_arrays import GpuArray, library, new_stream, wait_for
 from .ranks import LIBRARIES

@@ -7,7 +7,7 @@ import pytest
 
 from ringreduce.build import cuda_library
 from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream, captured
-from tests.reduce.wire_oracle import decode, encode
+from tests.engine.reduce.wire_oracle import decode, encode
 
 from .probe import HAS_CARD, WHY_NOT
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.reduce.reduce_oracle import (
+from tests.engine.reduce.reduce_oracle import (
     INTEGERS,
     NUMPY,
     PARTS,

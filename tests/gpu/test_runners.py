@@ -11,7 +11,7 @@ import pytest
 
 import ringreduce
 from ringreduce import errors
-from tests.collectives import test_custom as custom
+from tests.communicator.collectives import test_custom as custom
 
 from .gpu_arrays import GpuArray, integers, library, new_stream, on_gpu, wait_for
 from .ranks import EMULATED_ONLY

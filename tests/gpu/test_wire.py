@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ringreduce
-from tests.collectives import test_custom as custom
-from tests.collectives.test_wire import assert_near
+from tests.communicator.collectives import test_custom as custom
+from tests.communicator.collectives.test_wire import assert_near
 
 from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
 from .ranks import EMULATED_ONLY

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ringreduce import compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
 from ringreduce.compression.top_k import largest
-from tests.torch.groups import on_process_group
+from tests.frameworks.torch.groups import on_process_group
 from tests.training.buckets import FakeBucket, Ranks, integers, normal
 
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringreduce
 from ringreduce import DataParallel, compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
-from tests.torch.groups import on_process_group
+from tests.frameworks.torch.groups import on_process_group
 from tests.training.buckets import FakeBucket
 from tests.training.models import on_ranks
 

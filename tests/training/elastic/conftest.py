@@ -1,0 +1,18 @@
+import inspect
+import sys
+from pathlib import Path
+
+from tests.faults.conftest import transport
+
+__all__ = ["transport"]
+
+OVER_BOTH = ("test_grow", "test_losses")  # and single tests of other modules, which ask for it
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "bench"))  # has hosts.py
+
+
+def pytest_generate_tests(metafunc):
+    module = metafunc.module.__name__.rpartition(".")[2]
+    asked = "transport" in inspect.signature(metafunc.function).parameters and module != "test_partition"
+    if asked or module in OVER_BOTH:
+        metafunc.parametrize("transport", ["shm", "tcp"], indirect=True)
