@@ -63,7 +63,7 @@ ROOMS = {
     "studies.study": [*STARTED, *PUBLIC, "studies"],
     "frameworks.mpi": STARTED,
     "frameworks.torch": STARTED,
-    "frameworks.traced": ["communicator"],
+    "frameworks.traced": ["schedules", "communicator"],
     "frameworks.jax": [*STARTED, "frameworks.traced"],
     "frameworks.tensorflow": [*STARTED, "frameworks.traced"],
     "frameworks.ray": STARTED,

@@ -45,7 +45,8 @@ def test_a_campaign(trials):
 def test_checkpoints_of_several_jobs(folders):
     pytest.importorskip("torch")
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.faults.chaos.checkpoints", "--seed", "1", "--campaigns", folders, "--seconds", "120"],
+        [sys.executable, "-m", "tests.faults.chaos.checkpoints",
+         "--seed", "1", "--campaigns", folders, "--seconds", "120"],
         cwd=ROOT, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr

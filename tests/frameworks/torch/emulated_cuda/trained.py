@@ -1,7 +1,7 @@
 """Models trained on the emulated GPU, whose parameters must have the bits that the CPU gives them.
 
-python -c 'from tests.frameworks.torch.emulated_cuda import before_torch, trained; trained.train(STORE)' trains with each of
-WRAPPERS, on two ranks."""
+After `from tests.frameworks.torch.emulated_cuda import before_torch, trained`, `trained.train(STORE)` trains with each
+of WRAPPERS, on two ranks."""
 
 from __future__ import annotations
 

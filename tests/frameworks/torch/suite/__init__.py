@@ -1,7 +1,7 @@
 """torch's own tests of a torch.distributed backend, the classes that ship in its wheel, run against any backend.
 
     python -m tests.frameworks.torch.suite --backend ringreduce --worlds 2,3,4     # beside Gloo; ends with a table
-    python -m tests.frameworks.torch.suite --test test_all_reduce_sum --worlds 3   # one test, with what its ranks printed
+    python -m tests.frameworks.torch.suite --test test_all_reduce_sum --worlds 3   # one test, with its output
 
 cases      torch's classes, made to choose as for Gloo and to run with another backend
 rank       what one rank of one test does
