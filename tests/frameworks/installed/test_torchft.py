@@ -46,7 +46,7 @@ def results(lighthouse: str, *of_each: tuple[str, ...]) -> list[dict]:
         for arguments in of_each
     ]  # fmt: skip
     try:
-        ended = [replica.communicate(timeout=100) for replica in running]
+        ended = [replica.communicate(timeout=250) for replica in running]
     finally:
         for replica in running:
             replica.kill()
