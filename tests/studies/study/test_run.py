@@ -160,6 +160,7 @@ def test_a_model_predicts_what_it_was_fitted_to(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # half a minute of one core
 def test_studies_that_stop_by_themselves_declare_no_false_winner(tmp_path):
     """An algorithm under two names, beside a slower and a slightly faster one: 20 studies that stop by themselves."""
     plan = Plan(
