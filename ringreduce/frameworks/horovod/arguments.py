@@ -10,7 +10,7 @@ from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_proces
 from ringreduce.frameworks.horovod.reductions import Op
 from ringreduce.frameworks.horovod.request import Operation, Request
 
-__all__ = ["EVERYONE", "Tensors", "chosen_op", "chosen_splits", "submit"]
+__all__ = ["EVERYONE", "Tensors", "chosen_groups", "chosen_op", "chosen_splits", "scaled_op", "submit"]
 
 EVERYONE = global_process_set
 Tensors = Sequence[Any]
@@ -31,6 +31,40 @@ def chosen_op(op: Any, average: bool | None, process_set: ProcessSet) -> Op:
         if job.size() & (job.size() - 1):
             raise ValueError(f"op=Adasum needs a power of two of ranks, not {job.size()}")
     return chosen
+
+
+def chosen_groups(groups: Any, num_groups: int, kind: Any, what: str) -> tuple[Any, int]:
+    """Returns the groups in which gradients travel, or None, and the number of groups for the others.
+
+    Raises:
+        ValueError: groups is neither lists of members of a kind, nor a number; or the number is negative.
+    """
+    if isinstance(groups, int):
+        groups, num_groups = None, groups
+    if groups is not None and not all(
+        isinstance(group, list | tuple) and all(isinstance(one, kind) for one in group) for group in groups
+    ):
+        raise ValueError(f"groups must be a list of lists of {what}, or a number")
+    if num_groups < 0:
+        raise ValueError(f"num_groups must not be negative, not {num_groups}")
+    return groups, num_groups
+
+
+def scaled_op(op: Any, predivide: float, process_set: ProcessSet) -> dict[str, Any]:
+    """Returns the op and the factors with which gradients are combined.
+
+    Args:
+        predivide: divides gradients before they are added, and the number of ranks over it afterwards.
+
+    Raises:
+        ValueError: op is not Average, and predivide not 1.
+    """
+    if predivide == 1.0:
+        return {"op": Op(op)}
+    if Op(op) is not Op.Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+    after = predivide / process_set.size()
+    return {"op": Op.Sum, "prescale_factor": 1 / predivide, "postscale_factor": after}
 
 
 def submit(operation: Operation, name: str | None, process_set: ProcessSet, blocking: bool) -> Request:

@@ -69,7 +69,20 @@ def reduced(
     return result
 
 
-class AllReduceOperation(Operation):
+class Reduction(Operation):
+    """What the operations that combine tensors have in common."""
+
+    def __init__(
+        self, name: str, kit: Kit, inputs: Sequence[Any], op: Op, before: float, after: float
+    ) -> None:
+        settings = ("op", op), ("prescale_factor", before), ("postscale_factor", after)
+        kind = kit.kind
+        self.signature = name, settings, tuple([(kind(tensor), tensor.shape) for tensor in inputs])
+        self._kit, self.inputs = kit, inputs
+        self._how = op, before, after
+
+
+class AllReduceOperation(Reduction):
     """Combines tensors element by element. Those of a group, and small tensors of several calls, travel together.
 
     Args:
@@ -87,13 +100,8 @@ class AllReduceOperation(Operation):
         after: float,
         result: Any,
     ) -> None:
-        settings = ("op", op), ("prescale_factor", before), ("postscale_factor", after)
-        kind = kit.kind
-        self.signature = "allreduce", settings, tuple([(kind(tensor), tensor.shape) for tensor in inputs])
-        self._kit = kit
-        self.inputs, self.outputs = inputs, outputs
-        self.result = result
-        self._how = op, before, after
+        super().__init__("allreduce", kit, inputs, op, before, after)
+        self.outputs, self.result = outputs, result
 
     @property
     def key(self) -> Hashable:
@@ -199,21 +207,17 @@ def fusion(comm: Communicator, kit: Kit) -> Fusion:
     return _fusions[comm]
 
 
-class ReduceScatterOperation(Operation):
+class ReduceScatterOperation(Reduction):
     """Combines tensors element by element. Rank r gets the r-th block of rows; the first blocks may have one more."""
 
     def __init__(
         self, kit: Kit, inputs: Sequence[Any], op: Op, before: float, after: float, grouped: bool
     ) -> None:
-        settings = ("op", op), ("prescale_factor", before), ("postscale_factor", after)
-        kind = kit.kind
-        self.signature = "reducescatter", settings, tuple([(kind(tensor), tensor.shape) for tensor in inputs])
-        self._kit = kit
-        self._inputs, self._grouped = inputs, grouped
-        self._how = op, before, after
+        super().__init__("reducescatter", kit, inputs, op, before, after)
+        self._grouped = grouped
 
     def run(self, comm: Communicator) -> Any:
-        found = [self._part(comm, tensor) for tensor in self._inputs]
+        found = [self._part(comm, tensor) for tensor in self.inputs]
         return found if self._grouped else found[0]
 
     def _part(self, comm: Communicator, x: Any) -> Any:

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm
 from ringreduce.training.elastic.default_process_group import init_process_group
 from ringreduce.training.elastic.entry import Entry, Membership
-from ringreduce.training.elastic.fully_shard import FullyShard
+from ringreduce.training.elastic.fully_shard import FullyShard, fill_buffers
 from ringreduce.training.elastic.trees import described
+from ringreduce.training.foundation.part import copy_options, options
 from ringreduce.training.low_communication.outer import Outer
 
 __all__ = ["OptimizerEntry", "OuterEntry", "entry_of"]
@@ -46,10 +47,8 @@ class ModuleEntry(Entry):
     def keep(self) -> Any:
         return [buffer.clone() for buffer in self._module.buffers()]
 
-    @torch.no_grad()
     def put_back(self, kept: Any) -> None:
-        for buffer, value in zip(self._module.buffers(), kept, strict=True):
-            buffer.copy_(value)
+        fill_buffers(self._module, kept)
 
     def prepare(self, now: Membership) -> Callable[[], None] | None:
         norms = [part for part in self.value.modules() if isinstance(part, SyncBatchNorm)]
@@ -139,26 +138,18 @@ class FullyShardEntry(Entry):
         return [*super().description(), *(f"{self.name}: parameter {line}" for line in described(parameters))]
 
     def tree(self) -> Any:
-        groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in self.value.optimizer.param_groups
-        ]
+        groups = [options(group) for group in self.value.optimizer.param_groups]
         return {"buffers": list(self.value.model.buffers()), "groups": groups}
 
-    @torch.no_grad()
     def load(self, tree: Any) -> None:
-        for buffer, value in zip(self.value.model.buffers(), tree["buffers"], strict=True):
-            buffer.copy_(value)
-        for group, options in zip(self.value.optimizer.param_groups, tree["groups"], strict=True):
-            group.update(options)
+        fill_buffers(self.value.model, tree["buffers"])
+        copy_options(tree["groups"], self.value.optimizer.param_groups)
 
     def keep(self) -> Any:
         return [buffer.clone() for buffer in self.value.model.buffers()]
 
-    @torch.no_grad()
     def put_back(self, kept: Any) -> None:
-        for buffer, value in zip(self.value.model.buffers(), kept, strict=True):
-            buffer.copy_(value)
+        fill_buffers(self.value.model, kept)
         self.value.optimizer.zero_grad(set_to_none=True)
 
     def shard(self) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.training.elastic.sharding import Sharding, move_shards, part_of
+from ringreduce.training.elastic.sharding import Sharding
+from ringreduce.training.foundation.part import copy_options
+from ringreduce.training.sharded_optimizer.regroup import move_states, part_of
 
-__all__ = ["FullyShard"]
+__all__ = ["FullyShard", "fill_buffers"]
 
 
 class FullyShard:
@@ -57,12 +59,9 @@ class FullyShard:
         new = old
         if old.group is not torch.distributed.group.WORLD:
             new = Sharding(self._make, self.copies)
-            with torch.no_grad():
-                for ours, theirs in zip(new.model.buffers(), old.model.buffers(), strict=True):
-                    ours.copy_(theirs)
-            for ours, theirs in zip(new.optimizer.param_groups, old.optimizer.param_groups, strict=True):
-                ours.update({key: value for key, value in theirs.items() if key != "params"})
-        move_shards(comm, old, new, before, size_before, self.copies)
+            fill_buffers(new.model, old.model.buffers())
+            copy_options(old.optimizer.param_groups, new.optimizer.param_groups)
+        move_states(comm, old, new, before, size_before, self.copies, "FullyShard")
 
         def switch() -> None:
             self.sharding = new
@@ -89,12 +88,18 @@ class FullyShard:
         for owner, part in self.sharding.parts.items():
             for number in range(len(self.sharding.parameters)):
                 saved = [shard[number] for shard in shards]
-                part.make_state(number, saved[0][3])
+                part.make_state(number, {key: kind for key, kind in saved[0][3].items() if key})
                 begin, end = self.sharding.rows(number, owner, self.sharding.size)
-                places = part.values(number)
+                places = begin, part.values(number)
                 for first, last, values, kinds in saved:
-                    for key in ["", *(key for key, kind in kinds.items() if isinstance(kind, torch.dtype))]:
-                        low, high = max(first, begin), min(last, end)
-                        if low < high:
-                            mine = part_of(values[key], low - first, high - first)
-                            part_of(places[key], low - begin, high - begin).copy_(mine)
+                    low, high = max(first, begin), min(last, end)
+                    for key, kind in kinds.items():
+                        if low < high and isinstance(kind, torch.dtype):
+                            part_of(places, key, low, high).copy_(part_of((first, values), key, low, high))
+
+
+@torch.no_grad()
+def fill_buffers(model: Any, values: Iterable[Any]) -> None:
+    """Copies values to the buffers of a model."""
+    for buffer, value in zip(model.buffers(), values, strict=True):
+        buffer.copy_(value)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.kinds import choose_cut
+from ringreduce.training.foundation.part import copy_options
+from ringreduce.training.foundation.optimizer_state import Kinds, state_like
 from ringreduce.training.foundation.transfer import as_bytes, move
 from ringreduce.training.sharded_optimizer.division import owners_of_copies
-from ringreduce.training.sharded_optimizer.regroup import StateLost, holders
 
-__all__ = ["Sharding", "move_shards", "part_of"]
+__all__ = ["Sharding"]
 
 
 class Sharding:
@@ -53,6 +53,25 @@ class Sharding:
         rows = parameter.shape[0]
         each, width = -(-rows // size), parameter.numel() // max(rows, 1)
         return min(rank * each, rows) * width, min((rank + 1) * each, rows) * width
+
+    # --- what move_states() moves ----------------------------------------------------------------------------
+
+    def table(self, size: int) -> list[list[tuple[int, int, int]]]:
+        numbers = range(len(self.parameters))
+        return [[(number, *self.rows(number, rank, size)) for number in numbers] for rank in range(size)]
+
+    def kinds(self) -> Kinds:
+        return {number: self.own.kinds(number) for number in range(len(self.parameters))}
+
+    def make_states(self, kinds: Kinds) -> None:
+        for part in self.parts.values():
+            for number, found in kinds.items():
+                part.make_state(number, {key: kind for key, kind in found.items() if key})
+
+    def held(self, owner: int, number: int) -> tuple[int, dict[str, Any]]:
+        return self.rows(number, owner, self.size)[0], self.parts[owner].values(number)
+
+    # --- a step ----------------------------------------------------------------------------------------------
 
     def follow(self, owner: Any) -> None:
         """Makes each step of the optimizer update the copies, too, once the ranks agree (``owner.elastic``)."""
@@ -100,13 +119,15 @@ class OwnShards:
         }
 
     def kinds(self, number: int) -> dict[str, Any]:
-        """Returns, for each value of the state, its dtype if it is cut, and else the value."""
-        state = self._sharding.optimizer.state.get(self._sharding.parameters[number], {})
+        """Returns the dtype of each of those that is cut, and any other value itself."""
+        parameter = self._sharding.parameters[number]
+        state = {"": parameter, **self._sharding.optimizer.state.get(parameter, {})}
         return {key: value.dtype if hasattr(value, "to_local") else value for key, value in state.items()}
 
     def make_state(self, number: int, kinds: dict[str, Any]) -> None:
+        """Makes memory for a parameter's state."""
         parameter = self._sharding.parameters[number]
-        self._sharding.optimizer.state[parameter] = _state_like(parameter, kinds)
+        self._sharding.optimizer.state[parameter] = state_like(parameter, kinds)
 
 
 class CopiedShards:
@@ -139,8 +160,7 @@ class CopiedShards:
         return parameter.grad
 
     def step(self, groups: Sequence[dict[str, Any]]) -> None:
-        for ours, theirs in zip(self.optimizer.param_groups, groups, strict=True):
-            ours.update({key: value for key, value in theirs.items() if key != "params"})
+        copy_options(groups, self.optimizer.param_groups)
         self.optimizer.step()
 
     def values(self, number: int) -> dict[str, Any]:
@@ -148,89 +168,4 @@ class CopiedShards:
         return {"": parameter.detach(), **self.optimizer.state.get(parameter, {})}
 
     def make_state(self, number: int, kinds: dict[str, Any]) -> None:
-        self.optimizer.state[self.parameters[number]] = _state_like(self.parameters[number], kinds)
-
-
-def _state_like(parameter: Any, kinds: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: torch.zeros_like(parameter, dtype=kind, requires_grad=False)
-        if isinstance(kind, torch.dtype)
-        else copy.deepcopy(kind)
-        for key, kind in kinds.items()
-    }
-
-
-def move_shards(
-    comm: Communicator,
-    old: Sharding,
-    new: Sharding,
-    before: Sequence[int | None],
-    size_before: int,
-    copies: int,
-) -> None:
-    """Gives all parts of ``new`` their parameters and states, from the ranks that have them in ``old``.
-
-    Raises:
-        StateLost: a shard was on lost ranks only. Every rank raises it.
-    """
-    was_there = before[comm.rank] is not None
-    numbers = range(len(old.parameters))
-    kinds: dict[int, dict[str, Any]] = {}
-    for found in comm.all_gather_object({n: old.own.kinds(n) for n in numbers} if was_there else {}):
-        kinds |= found
-    having = holders(before, size_before, copies)
-    if None in having:
-        raise StateLost(
-            f"FullyShard: the shards of rank {having.index(None)} of {size_before} are lost with all of their {copies} "
-            "copies. Continue from a checkpoint, or use more copies"
-        )
-    if new is not old:
-        for part in new.parts.values():
-            for number, own in kinds.items():
-                if own:
-                    part.make_state(number, own)
-    outgoing, incoming = [], []
-    for number, first, last, owner, next_owner, dest in _crossings(old, new, size_before, copies):
-        source = having[owner]
-        if comm.rank not in (source, dest) or (old is new and source == dest):
-            continue
-        keys = [
-            "",
-            *sorted(key for key, kind in kinds.get(number, {}).items() if isinstance(kind, torch.dtype)),
-        ]
-        for key in keys:
-            mine = place = None
-            if comm.rank == source:
-                begin = old.rows(number, owner, size_before)[0]
-                mine = part_of(old.parts[owner].values(number)[key], first - begin, last - begin)
-            if comm.rank == dest:
-                begin = new.rows(number, next_owner, new.size)[0]
-                place = part_of(new.parts[next_owner].values(number)[key], first - begin, last - begin)
-            if mine is not None and place is not None:
-                place.copy_(mine)
-            elif mine is not None:
-                outgoing.append((dest, mine))
-            else:
-                incoming.append((int(source or 0), place))
-    move(comm, outgoing, incoming)
-
-
-def _crossings(
-    old: Sharding, new: Sharding, size_before: int, copies: int
-) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yields ranges of elements: parameter, first, last, the owners before and now, and a rank that wants it."""
-    for number in range(len(new.parameters)):
-        for next_owner in range(new.size):
-            first, last = new.rows(number, next_owner, new.size)
-            for owner in range(size_before):
-                other_first, other_last = old.rows(number, owner, size_before)
-                begin, end = max(first, other_first), min(last, other_last)
-                for dest in range(new.size) if begin < end else ():
-                    if next_owner in owners_of_copies(dest, new.size, copies):
-                        yield number, begin, end, owner, next_owner, dest
-
-
-def part_of(tensor: Any, first: int, last: int) -> Any:
-    """Returns the memory of a range of a tensor's elements, as bytes."""
-    size = tensor.element_size()
-    return as_bytes(tensor)[first * size : last * size]
+        self.optimizer.state[self.parameters[number]] = state_like(self.parameters[number], kinds)

@@ -12,10 +12,21 @@ from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.bucket import shaped_like
 from ringreduce.training.foundation.shares import Piece, Share
 
-__all__ = ["cut", "gather_share", "is_cut", "joined", "numbered", "numbers_in", "on_cpu"]
+__all__ = [
+    "Kinds",
+    "cut",
+    "gather_share",
+    "is_cut",
+    "joined",
+    "numbered",
+    "numbers_in",
+    "on_cpu",
+    "state_like",
+]
 
 State = dict[str, Any]  # the inner optimizer's state of one parameter or piece
 Part = tuple[int, int, State]  # a range of the parameter's elements, and their state
+Kinds = dict[int, State]  # by parameter and key: the dtype of a value that is cut, or any other value
 
 
 def gather_share(
@@ -81,6 +92,16 @@ def is_cut(key: str, value: Any, shape: tuple[int, ...]) -> bool:
     "step" never has: it is the number of steps in torch's optimizers, but a parameter may be a single number, too.
     """
     return key != "step" and torch.is_tensor(value) and tuple(value.shape) == tuple(shape)
+
+
+def state_like(parameter: Any, kinds: State) -> State:
+    """Returns a state of these kinds, whose tensors are not filled yet."""
+    return {
+        key: torch.empty_like(parameter, dtype=kind, requires_grad=False)
+        if isinstance(kind, torch.dtype)
+        else copy.deepcopy(kind)
+        for key, kind in kinds.items()
+    }
 
 
 def numbered(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -21,12 +21,14 @@ class Part:
 
     Attributes:
         pieces: the pieces, in the order of the parameters.
+        numbered: the same, by the number of the parameter.
         inner: the optimizer, made by :meth:`begin`.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.pieces: list[Piece] = []
+        self.numbered: dict[int, Piece] = {}
         self.inner: Any = None
         self._of: dict[Share, list[Piece]] = {}
         self._gradients: dict[Share, Any] = {}  # if it is a copy
@@ -38,6 +40,7 @@ class Part:
         self.pieces += sorted(
             (p for pieces in own.values() for p in pieces), key=lambda piece: piece.slot.number
         )
+        self.numbered = {piece.slot.number: piece for piece in self.pieces}
 
     def of(self, share: Share) -> list[Piece]:
         """Returns the pieces of a share."""

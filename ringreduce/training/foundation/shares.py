@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch.utils.dlpack import from_dlpack
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.bucket import Bucket, Slot
 from ringreduce.training.foundation.exchange import UnderWay
-from ringreduce.training.foundation.placement import Placement
+from ringreduce.training.foundation.kinds import Cut
+from ringreduce.training.foundation.placement import Placement, by_elements, by_parameters
 
-__all__ = ["ALIGNMENT", "Piece", "Share", "ranges"]
+__all__ = ["ALIGNMENT", "Piece", "Share", "arrange", "ranges"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector registers
 
@@ -51,6 +52,23 @@ def ranges(bucket: Bucket, placement: Placement, rank: int) -> Iterator[tuple[Sl
             yield slot, begin - slot.start, end - slot.start
 
 
+def arrange(bucket: Bucket, cut: Cut, owners: Sequence[int], world: int) -> Placement:
+    """Places the parameters of a bucket, and divides its memory among ranks or servers.
+
+    Args:
+        cut: whether parts may begin and end within a parameter.
+        owners: who has each parameter, if they may not.
+    """
+    sizes = [slot.parameter.numel() for slot in bucket.slots]
+    alignment = max(ALIGNMENT // bucket.like.element_size(), 1)
+    if cut == "elements":
+        placement = by_elements(sizes, world, alignment)
+    else:
+        placement = by_parameters(sizes, owners, world, alignment)
+    bucket.arrange(placement.starts, sum(placement.counts))
+    return placement
+
+
 class Share:
     """The memory of a bucket's parameters, and this rank's part of it.
 
@@ -69,7 +87,6 @@ class Share:
     def __init__(
         self, bucket: Bucket, groups: dict[Slot, int], placement: Placement, comm: Communicator, cuts: bool
     ) -> None:
-        bucket.arrange(placement.starts, sum(placement.counts))
         self.bucket, self.placement = bucket, placement
         self.begin, self.end = placement.part(comm.rank)
         # Equal parts need no counts, and are faster without.

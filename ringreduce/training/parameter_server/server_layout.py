@@ -12,8 +12,8 @@ from torch import nn
 from ringreduce.training.foundation.assignment import make_buckets
 from ringreduce.training.foundation.bucket import Bucket, Slot
 from ringreduce.training.foundation.kinds import Cut, choose_cut
-from ringreduce.training.foundation.placement import balanced, by_elements, by_parameters
-from ringreduce.training.foundation.shares import ALIGNMENT
+from ringreduce.training.foundation.placement import balanced
+from ringreduce.training.foundation.shares import ALIGNMENT, arrange
 
 __all__ = ["EmbeddingTable", "ServerLayout", "ServerPart", "check_optimizer", "named_parameters"]
 
@@ -28,14 +28,7 @@ class ServerPart:
     """
 
     def __init__(self, bucket: Bucket, cut: Cut, owners: Sequence[int], shards: int) -> None:
-        sizes = [slot.parameter.numel() for slot in bucket.slots]
-        alignment = max(ALIGNMENT // bucket.like.element_size(), 1)
-        placement = (
-            by_elements(sizes, shards, alignment)
-            if cut == "elements"
-            else by_parameters(sizes, owners, shards, alignment)
-        )
-        bucket.arrange(placement.starts, sum(placement.counts))
+        placement = arrange(bucket, cut, owners, shards)
         self.bucket = bucket
         self.ranges = [placement.part(shard) for shard in range(shards)]
 

@@ -12,9 +12,10 @@ from ringreduce.training.foundation.bucket import Slot
 from ringreduce.training.foundation.part import Part
 from ringreduce.training.foundation.reducer import Keep, Reducer
 from ringreduce.training.foundation.shares import Share
+from ringreduce.training.foundation.optimizer_state import Kinds, is_cut, state_like
 from ringreduce.training.foundation.usage import AnyUsage
 from ringreduce.training.sharded_optimizer.reduce_scatter import ReduceScatter
-from ringreduce.training.sharded_optimizer.share_layout import ShareLayout
+from ringreduce.training.sharded_optimizer.share_layout import Range, ShareLayout
 
 __all__ = ["Division"]
 
@@ -73,6 +74,32 @@ class Division:
     def begin(self, optimizer_class: Any, defaults: dict[str, Any], groups: Sequence[dict[str, Any]]) -> None:
         for part in self.parts:
             part.begin(optimizer_class, defaults, groups)
+
+    # --- what regroup.py moves -----------------------------------------------------------------------------
+
+    def table(self, size: int) -> list[list[Range]]:
+        return self.layout.table(size)
+
+    def kinds(self) -> Kinds:
+        return {
+            piece.slot.number: {
+                key: value.dtype if is_cut(key, value, tuple(piece.parameter.shape)) else value
+                for key, value in state.items()
+            }
+            for part in self.parts
+            for piece, state in part.states()
+        }
+
+    def make_states(self, kinds: Kinds) -> None:
+        for part in self.parts:
+            for number, piece in part.numbered.items():
+                if number in kinds:
+                    part.inner.state[piece.parameter] = state_like(piece.parameter, kinds[number])
+
+    def held(self, owner: int, number: int) -> tuple[int, dict[str, Any]]:
+        part = next(part for part in self.parts if part.rank == owner)
+        piece = part.numbered[number]
+        return piece.first, part.inner.state[piece.parameter]
 
     # --- a step --------------------------------------------------------------------------------------------
 

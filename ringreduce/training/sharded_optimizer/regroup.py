@@ -1,26 +1,21 @@
-"""Moves the optimizer's state to the ranks of another group, each piece straight from memory to memory."""
+"""Moves what ranks hold to where another group of ranks wants it, each piece straight from memory to memory."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
-from ringreduce.training.foundation.optimizer_state import is_cut
-from ringreduce.training.foundation.part import Part
-from ringreduce.training.foundation.shares import Piece
+from ringreduce.training.foundation.optimizer_state import Kinds
 from ringreduce.training.foundation.transfer import as_bytes, move
 from ringreduce.training.sharded_optimizer.division import Division, owners_of_copies
 
-__all__ = ["StateLost", "mend", "move_states"]
+__all__ = ["StateLost", "mend", "move_states", "part_of"]
 
-Kinds = dict[
-    int, dict[str, Any]
-]  # by parameter and key: the dtype if the value is cut like it, else the value
+Ranges = list[list[tuple[int, int, int]]]  # by owner: parameters, and the range of the elements that it owns
 
 
 class StateLost(Error):
@@ -50,7 +45,7 @@ def mend(
     incoming: list[tuple[int, Any]] = []
     for owner, holder in enumerate(holders(before, size_before, copies)):
         if holder is None:
-            raise StateLost(_lost(before, size_before, copies))
+            raise StateLost(_lost("ShardedOptimizer", before, size_before, copies))
         for share in division.shares:
             for rank in torn:
                 if rank != holder and comm.rank in (rank, holder):
@@ -59,29 +54,44 @@ def mend(
     move(comm, outgoing, incoming)
 
 
+class Holder(Protocol):
+    """What ranks hold: parts of all parameters. A rank has its own part, and copies of others'."""
+
+    def table(self, size: int) -> Ranges:
+        """Returns what each rank of a group of a size owns."""
+
+    def kinds(self) -> Kinds:
+        """Returns what this rank's own part has for each parameter."""
+
+    def make_states(self, kinds: Kinds) -> None:
+        """Makes memory for the states of all parts that this rank holds."""
+
+    def held(self, owner: int, number: int) -> tuple[int, dict[str, Any]]:
+        """Returns, for a parameter in an owner's part, the first element, and the tensors of the elements by key."""
+
+
 def move_states(
-    old: Division, new: Division, before: Sequence[int | None], size_before: int, copies: int
-) -> None:
-    """Gives the parts of ``new`` their states, from the ranks that have them in ``old``. Every rank must call it.
+    comm: Communicator, old: Holder, new: Holder, before: Sequence[int | None], size_before: int, copies: int,
+    name: str,
+) -> None:  # fmt: skip
+    """Gives all parts of ``new`` what belongs to them, from the ranks that have it in ``old``. Every rank must call it.
 
     Raises:
         StateLost: a part was on lost ranks only. Every rank raises it.
     """
-    comm = new.comm
     kinds: Kinds = {}
-    was_there = before[comm.rank] is not None
-    for found in comm.all_gather_object(_kinds(old) if was_there else {}):
+    for found in comm.all_gather_object(old.kinds() if before[comm.rank] is not None else {}):
         kinds |= found
     having = holders(before, size_before, copies)
     if kinds and None in having:
-        raise StateLost(_lost(before, size_before, copies))
-    for part in new.parts:
-        _make_states(part, kinds)
-    theirs = {part.rank: _by_number(part) for part in old.parts} if was_there else {}
-    ours = {part.rank: _by_number(part) for part in new.parts}
+        raise StateLost(_lost(name, before, size_before, copies))
+    if new is not old:
+        new.make_states(kinds)
     outgoing: list[tuple[int, Any]] = []
     incoming: list[tuple[int, Any]] = []
-    for number, first, last, owner, next_owner in _crossings(old, new, size_before):
+    for number, first, last, owner, next_owner in _crossings(
+        old.table(size_before) if size_before else [], new.table(comm.size)
+    ):
         source = having[owner]
         for dest in range(comm.size):
             if next_owner not in owners_of_copies(dest, comm.size, copies) or comm.rank not in (source, dest):
@@ -89,14 +99,8 @@ def move_states(
             for key, kind in sorted(kinds.get(number, {}).items()):
                 if not isinstance(kind, torch.dtype):
                     continue
-                mine = (
-                    _view(old.parts, theirs, owner, number, key, first, last) if comm.rank == source else None
-                )
-                place = (
-                    _view(new.parts, ours, next_owner, number, key, first, last)
-                    if comm.rank == dest
-                    else None
-                )
+                mine = part_of(old.held(owner, number), key, first, last) if comm.rank == source else None
+                place = part_of(new.held(next_owner, number), key, first, last) if comm.rank == dest else None
                 if mine is not None and place is not None:
                     place.copy_(mine)
                 elif mine is not None:
@@ -106,47 +110,21 @@ def move_states(
     move(comm, outgoing, incoming)
 
 
-def _lost(before: Sequence[int | None], size_before: int, copies: int) -> str:
+def _lost(name: str, before: Sequence[int | None], size_before: int, copies: int) -> str:
     gone = [str(rank) for rank, holder in enumerate(holders(before, size_before, copies)) if holder is None]
     return (
-        f"ShardedOptimizer: the state of rank{'s' * (len(gone) > 1)} {', '.join(gone)} of {size_before} is lost with "
-        f"all of its {copies} copies. Continue from a checkpoint, or use more copies"
+        f"{name}: the state of rank{'s' * (len(gone) > 1)} {', '.join(gone)} of {size_before} is lost with all of its "
+        f"{copies} copies. Continue from a checkpoint, or use more copies"
     )
 
 
-def _kinds(division: Division) -> Kinds:
-    return {
-        piece.slot.number: {
-            key: value.dtype if is_cut(key, value, tuple(piece.parameter.shape)) else value
-            for key, value in state.items()
-        }
-        for part in division.parts
-        for piece, state in part.states()
-    }
-
-
-def _make_states(part: Part, kinds: Kinds) -> None:
-    for piece in part.pieces:
-        if piece.slot.number in kinds:
-            part.inner.state[piece.parameter] = {
-                key: torch.empty_like(piece.parameter, dtype=kind, requires_grad=False)
-                if isinstance(kind, torch.dtype)
-                else copy.deepcopy(kind)
-                for key, kind in kinds[piece.slot.number].items()
-            }
-
-
-def _by_number(part: Part) -> dict[int, Piece]:
-    return {piece.slot.number: piece for piece in part.pieces}
-
-
-def _crossings(old: Division, new: Division, size_before: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _crossings(old: Ranges, new: Ranges) -> Iterator[tuple[int, int, int, int, int]]:
     """Yields each range of a parameter's elements with one owner before and one now: number, first, last, owners."""
     former: dict[int, list[tuple[int, int, int]]] = {}
-    for owner, owned in enumerate(old.layout.table(size_before) if size_before else []):
+    for owner, owned in enumerate(old):
         for number, first, last in owned:
             former.setdefault(number, []).append((first, last, owner))
-    for next_owner, owned in enumerate(new.layout.table(new.comm.size)):
+    for next_owner, owned in enumerate(new):
         for number, first, last in owned:
             for other_first, other_last, owner in former.get(number, ()):
                 begin, end = max(first, other_first), min(last, other_last)
@@ -154,12 +132,8 @@ def _crossings(old: Division, new: Division, size_before: int) -> Iterator[tuple
                     yield number, begin, end, owner, next_owner
 
 
-def _view(
-    parts: Sequence[Part], pieces: dict[int, dict[int, Piece]], owner: int, number: int, key: str, first: int, last: int
-) -> Any:  # fmt: skip
-    """Returns the bytes of a range of a parameter's elements, in a state of the part of an owner."""
-    part = next(part for part in parts if part.rank == owner)
-    piece = pieces[owner][number]
-    value = part.inner.state[piece.parameter][key]
-    size = value.element_size()
-    return as_bytes(value)[(first - piece.first) * size : (last - piece.first) * size]
+def part_of(held: tuple[int, dict[str, Any]], key: str, first: int, last: int) -> Any:
+    """Returns the memory of a range of a parameter's elements, as bytes."""
+    begin, values = held
+    size = values[key].element_size()
+    return as_bytes(values[key])[(first - begin) * size : (last - begin) * size]

@@ -64,7 +64,7 @@ class Regroupable:
             fresh = {slot: Slot(slot.number, slot.name, slot.parameter) for slot in slots}
             division.add(list(fresh.values()), {fresh[slot]: number for slot, number in groups.items()})
         division.begin(*self._made_by, self.param_groups)
-        move_states(self._division, division, before, size_before, self._copies)
+        move_states(comm, self._division, division, before, size_before, self._copies, "ShardedOptimizer")
 
         def switch() -> None:
             if self._division.reducer is not None:

@@ -10,8 +10,8 @@ from ringreduce.training.foundation.agreement import check_same, kind_of
 from ringreduce.training.foundation.assignment import make_buckets
 from ringreduce.training.foundation.bucket import Bucket, Slot
 from ringreduce.training.foundation.kinds import Cut
-from ringreduce.training.foundation.placement import Placement, balanced, by_elements, by_parameters
-from ringreduce.training.foundation.shares import ALIGNMENT, Share, ranges
+from ringreduce.training.foundation.placement import Placement, balanced
+from ringreduce.training.foundation.shares import ALIGNMENT, Share, arrange, ranges
 
 __all__ = ["ShareLayout"]
 
@@ -74,7 +74,6 @@ class ShareLayout:
         for slots, _ in self.batches:
             fresh = [Slot(slot.number, slot.name, slot.parameter) for slot in slots]
             for bucket, placement in self._arranged(fresh, loads):
-                bucket.arrange(placement.starts, sum(placement.counts))
                 for rank in range(world):
                     owned[rank] += [
                         (s.number, first, last) for s, first, last in ranges(bucket, placement, rank)
@@ -85,11 +84,4 @@ class ShareLayout:
         owners = balanced([slot.parameter.nbytes for slot in slots], loads, ALIGNMENT)
         owner_of = dict(zip(slots, owners, strict=True))
         for bucket in make_buckets(slots[::-1], self._limit, self._limit):
-            yield bucket, self._placement(bucket, [owner_of[slot] for slot in bucket.slots], len(loads))
-
-    def _placement(self, bucket: Bucket, owners: Sequence[int], world: int) -> Placement:
-        sizes = [slot.parameter.numel() for slot in bucket.slots]
-        alignment = max(ALIGNMENT // bucket.like.element_size(), 1)
-        if self._cut == "elements":
-            return by_elements(sizes, world, alignment)
-        return by_parameters(sizes, owners, world, alignment)
+            yield bucket, arrange(bucket, self._cut, [owner_of[slot] for slot in bucket.slots], len(loads))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ringreduce.communicator import Communicator
-from ringreduce.training.elastic.checkpoint_files import PARTIAL, unsealed, write_sealed
+from ringreduce.training.elastic.checkpoint_files import PARTIAL, write_sealed
+from ringreduce.training.elastic.checkpoint_files import unsealed as load
 from ringreduce.training.elastic.runs import Run, checkpoints_in
 from ringreduce.training.trainer.config import Config, ConfigError, ToldError, writing
 
@@ -37,16 +38,6 @@ def save(folder: Path, run: Run, step: int, state: dict[str, Any], keep: int) ->
         write_sealed(place, state)
         for old in existing(folder)[:-keep]:
             old.unlink()
-
-
-def load(content: bytes) -> dict[str, Any]:
-    """Returns the saved state. No code in the file runs: it holds tensors, numbers, strings and containers of these.
-
-    Raises:
-        Exception: The content is damaged. torch raises exceptions of several types.
-    """
-    state: dict[str, Any] = unsealed(content)
-    return state
 
 
 def find(config: Config) -> bytes:

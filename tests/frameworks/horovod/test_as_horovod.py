@@ -25,7 +25,8 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.compression import Compression
 from horovod.torch.mpi_ops import allreduce_async, synchronize
-assert hvd is ours and horovod.torch is ours and hvd.__name__ == ours.__spec__.name == "ringreduce.horovod.torch"
+assert hvd is ours and horovod.torch is ours
+assert hvd.__name__ == ours.__spec__.name == "ringreduce.frameworks.horovod.torch"
 assert HorovodInternalError is hvd.HorovodInternalError and ProcessSet is hvd.ProcessSet
 assert Compression is hvd.Compression and synchronize is hvd.synchronize
 assert horovod.__version__.startswith("0.28")

@@ -20,7 +20,7 @@ from ringreduce.frameworks.horovod.tensorflow.functions import (
     broadcast_variables,
 )
 
-ringreduce.tensorflow.keras.check()
+ringreduce.frameworks.tensorflow.keras.check()
 
 from ringreduce.frameworks.horovod.keras import callbacks  # noqa: E402
 from ringreduce.frameworks.horovod.keras.optimizer import (  # noqa: E402

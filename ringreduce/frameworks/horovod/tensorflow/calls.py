@@ -57,10 +57,13 @@ def averaged(tensors: Sequence[Any], process_set: ProcessSet) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class AllReduceCall(BridgedCall):
+class ReductionCall(BridgedCall):
     op: Op = Op.Average
     before: float = 1.0
     after: float = 1.0
+
+
+class AllReduceCall(ReductionCall):
     kind = "allreduce"
 
     def operation(self, kit: Kit, inputs: list[Any]) -> Operation:
@@ -71,11 +74,7 @@ class AllReduceCall(BridgedCall):
         return run(replace(self, name=None), gradients)
 
 
-@dataclass(frozen=True)
-class ReduceScatterCall(BridgedCall):
-    op: Op = Op.Average
-    before: float = 1.0
-    after: float = 1.0
+class ReduceScatterCall(ReductionCall):
     kind = "reducescatter"
 
     def operation(self, kit: Kit, inputs: list[Any]) -> Operation:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ringreduce.frameworks.horovod.arguments import chosen_groups, scaled_op
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.reductions import Op
 from ringreduce.frameworks.horovod.tensorflow.compression import Compression
@@ -37,18 +38,11 @@ class GradientReducer:
         gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Any = None,
         process_set: ProcessSet = global_process_set, scale_local_gradients: bool = True,
     ) -> None:  # fmt: skip
-        if gradient_predivide_factor != 1.0 and Op(op) is not Op.Average:
-            raise ValueError("gradient_predivide_factor needs op=Average")
-        if isinstance(groups, int):
-            groups, num_groups = None, groups
-        if num_groups < 0:
-            raise ValueError(f"num_groups must not be negative, not {num_groups}")
-        if groups is not None and not all(isinstance(group, list | tuple) for group in groups):
-            raise ValueError("groups must be a list of lists of variables, or a number")
+        groups, num_groups = chosen_groups(groups, num_groups, object, "variables")
         self._compression, self._dense, self._set = compression, sparse_as_dense, process_set
         self._groups = groups or []
         self._count = max(num_groups, 1)
-        self._op, self._predivide = Op(op), gradient_predivide_factor
+        self._op, self._scale = Op(op), scaled_op(op, gradient_predivide_factor, process_set)
         self._scale_local = scale_local_gradients
         self._local: set[int] = set()
 
@@ -77,17 +71,12 @@ class GradientReducer:
             else:
                 dense.append(place)
         for places in self._parts(dense, variables):
-            reduced = grouped_allreduce([found[place] for place in places], **self._how())
+            own = [found[place] for place in places]
+            how = {"compression": self._compression, "process_set": self._set, **self._scale}
+            reduced = grouped_allreduce(own, **how)
             for place, gradient in zip(places, reduced, strict=True):
                 found[place] = gradient
         return found
-
-    def _how(self) -> dict[str, Any]:
-        how = {"compression": self._compression, "process_set": self._set}
-        if self._predivide == 1.0:
-            return how | {"op": self._op}
-        after = self._predivide / self._set.size()
-        return how | {"op": Op.Sum, "prescale_factor": 1 / self._predivide, "postscale_factor": after}
 
     def _parts(self, places: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
         """Returns lists of places of gradients, each of which travels as one."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ringreduce.frameworks.horovod import job
+from ringreduce.frameworks.horovod.arguments import chosen_groups, scaled_op
 from ringreduce.frameworks.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.frameworks.horovod.reductions import Op
 from ringreduce.frameworks.horovod.request import Request
@@ -56,19 +57,17 @@ def DistributedOptimizer(
     Raises:
         ValueError: an argument is invalid, or does not fit the optimizer's parameters.
     """
-    op = Op(op)
-    if gradient_predivide_factor != 1.0 and op is not Op.Average:
-        raise ValueError("gradient_predivide_factor needs op=Average")
+    scale = scaled_op(op, gradient_predivide_factor, process_set)
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, not {backward_passes_per_step}")
     base = type(optimizer)
-    mixin = _DistributedAdasum if op is Op.Adasum else _Distributed
+    mixin = _DistributedAdasum if scale["op"] is Op.Adasum else _Distributed
     made: Any = object.__new__(type(base.__name__, (mixin, base), {}))
     # The same groups and state, so that schedulers and checkpoints of the optimizer still work. A scheduler may have
     # set its own step.
     made.__dict__.update({key: value for key, value in optimizer.__dict__.items() if key != "step"})
     made._begin(
-        named_parameters, compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense,
+        named_parameters, compression, backward_passes_per_step, scale, sparse_as_dense,
         _parts(optimizer, groups, num_groups), process_set,
     )  # fmt: skip
     return made
@@ -81,15 +80,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 def _parts(optimizer: Any, groups: Any, num_groups: int) -> list[list[Any]]:
     """Returns lists of parameters, each of which travels as one."""
     parameters = [parameter for parameter in _parameters(optimizer) if parameter.requires_grad]
-    if isinstance(groups, int):
-        groups, num_groups = None, groups
-    if groups is not None and not all(
-        isinstance(group, Sequence) and all(isinstance(one, torch.Tensor) for one in group)
-        for group in groups
-    ):
-        raise ValueError("groups must be a list of lists of parameters, or a number")
-    if num_groups < 0:
-        raise ValueError(f"num_groups must not be negative, not {num_groups}")
+    groups, num_groups = chosen_groups(groups, num_groups, torch.Tensor, "parameters")
     if groups is None and num_groups:
         each, rest = divmod(len(parameters), min(num_groups, len(parameters)))
         ends = [0]
@@ -148,16 +139,13 @@ class _Common(torch.optim.Optimizer):
     """What both kinds of distributed optimizers have."""
 
     def _begin(
-        self, named: Any, compression: Any, passes: int, op: Op, predivide: float, sparse_as_dense: bool,
+        self, named: Any, compression: Any, passes: int, scale: dict[str, Any], sparse_as_dense: bool,
         parts: list[list[Any]], process_set: ProcessSet,
     ) -> None:  # fmt: skip
         self._parameter_names = _names(self, named)
         self._hvd_compression, self._hvd_parts, self._hvd_set = compression, parts, process_set
         self._hvd_passes, self._hvd_sparse_as_dense = passes, sparse_as_dense
-        self._hvd_scale: dict[str, Any] = {"op": op}
-        if predivide != 1.0:
-            after = predivide / process_set.size()
-            self._hvd_scale = {"op": Op.Sum, "prescale_factor": 1 / predivide, "postscale_factor": after}
+        self._hvd_scale = scale
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of backward passes before each step."""
