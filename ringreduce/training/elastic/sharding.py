@@ -10,8 +10,8 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.kinds import choose_cut
-from ringreduce.training.foundation.part import copy_options
 from ringreduce.training.foundation.optimizer_state import Kinds, state_like
+from ringreduce.training.foundation.part import copy_options
 from ringreduce.training.foundation.transfer import as_bytes, move
 from ringreduce.training.sharded_optimizer.division import owners_of_copies
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from ringreduce.communicator import Communicator
 from ringreduce.training.foundation.bucket import Slot
+from ringreduce.training.foundation.optimizer_state import Kinds, is_cut, state_like
 from ringreduce.training.foundation.part import Part
 from ringreduce.training.foundation.reducer import Keep, Reducer
 from ringreduce.training.foundation.shares import Share
-from ringreduce.training.foundation.optimizer_state import Kinds, is_cut, state_like
 from ringreduce.training.foundation.usage import AnyUsage
 from ringreduce.training.sharded_optimizer.reduce_scatter import ReduceScatter
 from ringreduce.training.sharded_optimizer.share_layout import Range, ShareLayout
