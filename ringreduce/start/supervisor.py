@@ -135,7 +135,7 @@ def _over(ssh: str, places: Sequence[HostSlots], jobs: Sequence[HostJob]) -> int
             with contextlib.suppress(BrokenPipeError):  # its exit status says why
                 one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
                 one.stdin.flush()
-        # The others of an elastic job go on without a host that is lost.
+        # The others of an elastic job continue without a lost host.
         harmless = (0, None, SSH_FAILED) if jobs[0].restarts else (0, None)
         while (statuses := [one.poll() for one in agents]).count(None):
             if any(status not in harmless for status in statuses):

@@ -61,7 +61,7 @@ class CallOperation(Operation):
         return None if self._function is None else self._function(comm)
 
 
-# By the type of a framework's dtypes: makes the operation, of zeros, with which a rank that has joined takes part.
+# By the type of a framework's dtypes: makes the operation on zeros that a rank runs after it has joined.
 stand_ins: dict[type, Callable[[Signature], Operation]] = {}
 
 

@@ -20,7 +20,7 @@ class StallCheck:
     """Compares, in a thread and at long intervals, what the ranks wait for.
 
     Rank 0 logs a warning that names the missing ranks. After the shutdown time, all ranks end their operations with an
-    error. The exchange has a communicator of its own, so it works while a rank computes and takes part in nothing else.
+    error. The exchange has a communicator of its own, so it works while a rank computes and makes no calls.
 
     Args:
         comm: all ranks. Only this object uses it.

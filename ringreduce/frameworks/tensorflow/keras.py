@@ -144,7 +144,7 @@ class _Parallel:
         return found[::-1]
 
     def _metrics(self, result: Callable[[], Any]) -> Any:
-        """Returns the metrics of what all ranks have seen. Each rank goes on counting only what it has seen itself."""
+        """Returns the metrics of what all ranks have seen. Each rank still counts only its own samples."""
         added = [
             one for metric in self._model.metrics for one in metric.variables if one.aggregation == "sum"
         ]

@@ -1,6 +1,6 @@
 """The operations of csrc/fronts/tensorflow, and their gradients.
 
-TensorFlow runs operations of a graph side by side and in any order, as far as the data allow. The operations are
+TensorFlow runs operations of a graph side by side, in any order that the data allow. The operations are
 stateful: tf.function then adds control dependencies that keep them in the order of the program, in the function itself
 and in the bodies of its loops and branches. They are neither left out nor merged. Eager operations run one after the
 other, and so do functions. To a function that computes another function's gradients, TensorFlow adds no control
@@ -124,7 +124,7 @@ def _in_float32(x: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def zeros_after(x: Any) -> Any:
-    """Returns zeros like x. In a graph x is still computed: the other ranks take part in it."""
+    """Returns zeros like x. In a graph x is still computed, because the other ranks wait for it."""
     with tf.control_dependencies([x]):
         return tf.zeros_like(x)
 

@@ -143,7 +143,7 @@ class Front(ABC, Generic[Array]):
     def send(self, x: Any, dest: int, *, tag: int = 0, comm: Communicator | None = None) -> None:
         """Sends x to a rank, which must call :func:`recv` (or the NumPy ``recv``) with the same tag.
 
-        Up to 64 KiB, the program usually goes on at once; above, when the other rank has received the message.
+        Up to 64 KiB, the program usually continues at once; above that, when the other rank has received the message.
 
         Args:
             x: an array of any shape.

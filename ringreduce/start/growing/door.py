@@ -85,12 +85,12 @@ class Applicant:
         refuse(self.connection, why)
 
     def call_off(self, why: str) -> None:
-        """Says that the attempt has failed. The next one finds out if the newcomer has died meanwhile."""
+        """Says that the attempt has failed. The next attempt finds out whether the newcomer has died since."""
         tell(self.connection, Again(why), self.rank)
 
 
 def refuse(newcomer: Connection, why: str) -> None:
-    """Tells a newcomer, as far as it listens, why it cannot join."""
+    """Tells a newcomer why it cannot join, if it still listens."""
     tell(newcomer, Error(f"the group does not let this process in: {why}"), 0)
     newcomer.close()
 

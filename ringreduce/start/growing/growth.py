@@ -2,7 +2,7 @@
 
 To grow, a group starts a new engine, as init() does. The members exchange blobs over the old group, and the member at
 the door passes on those of the newcomers. All then say whether they are connected, and the members vote over the old
-group, so that each of them has the same result even if one dies meanwhile.
+group, so that all have the same result even if one dies during the vote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["GroupGrowth", "NoDoor"]
 
 T = TypeVar("T")
 
-_ANSWERS = 10.0  # seconds for a newcomer to answer, before the group goes on without it
+_ANSWERS = 10.0  # seconds for a newcomer to answer, before the group continues without it
 
 
 class NoDoor(Error):

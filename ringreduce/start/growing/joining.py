@@ -141,7 +141,7 @@ class Newcomer:
         with contextlib.closing(group):
             try:
                 engine = self._origin.connect(known.rank, known.size, group.exchange, self._timeout)
-            except PeerLost:  # the others, too, begin anew
+            except PeerLost:  # the others start over, too
                 return
         raise _Met(Communicator(engine, self._timeout, self._origin.growth))
 

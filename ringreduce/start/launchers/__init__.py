@@ -73,6 +73,6 @@ def _by_hand(env: Env) -> str:
 
 
 def was_started_alone(env: Env, timeout: float) -> bool:
-    """Returns whether the launcher has started this process again, while ranks on other hosts go on."""
+    """Returns whether the launcher has started this process again, while ranks on other hosts keep running."""
     known = launched(env)
     return known is not None and launcher_of(known).started_alone(known, env, timeout)

@@ -12,7 +12,7 @@ NEWCOMER = "RINGREDUCE_NEWCOMER"
 
 
 def is_newcomer() -> bool:
-    """Returns whether the launcher has started this process again, while its group goes on."""
+    """Returns whether the launcher has started this process again, while its group keeps running."""
     return bool(os.environ.get(NEWCOMER))
 
 

@@ -114,7 +114,7 @@ class Launcher:
         return self.place(known, env, timeout)
 
     def started_alone(self, known: Launched, env: Env, timeout: float) -> bool:
-        """Returns whether this process was started again while ranks on other hosts go on."""
+        """Returns whether this process was started again while ranks on other hosts keep running."""
         return False
 
 

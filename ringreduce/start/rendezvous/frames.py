@@ -22,7 +22,7 @@ class Again(Exception):
 
 
 def tell(to: Connection, error: Error | Again, rank: int) -> None:
-    """Tells a rank of an error, as far as it still listens."""
+    """Tells a rank of an error, if it still listens."""
     kinds: dict[type[BaseException], int] = {PeerLost: PEER_LOST, TimeoutError: TIMEOUT, Again: AGAIN}
     kind, culprit, text = kinds.get(type(error), ERROR), getattr(error, "rank", None), str(error).encode()
     first = b"" if kind == AGAIN else struct.pack("=i", -1 if culprit is None else culprit)

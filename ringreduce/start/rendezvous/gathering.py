@@ -34,7 +34,7 @@ class Meeting(Protocol):
         """Sends a blob to all ranks. Returns all ranks' blobs, in rank order."""
 
     def tell(self, error: Error) -> None:
-        """Tells the others, as far as they still listen, why this rank leaves."""
+        """Tells the ranks that still listen why this rank leaves."""
 
     def close(self) -> None:
         """Leaves the meeting."""
@@ -50,7 +50,7 @@ def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: boo
 
     Raises:
         ValueError: where is a port, and RINGREDUCE_SECRET is not set.
-        PeerLost: a rank died meanwhile.
+        PeerLost: a rank died while the others waited.
         TimeoutError: not all ranks came before the deadline.
         Error: two processes claim the same rank, or ranks disagree about the size or about encryption.
     """
@@ -132,7 +132,7 @@ class _Host:
                         self._welcome(reception, selector)
             if self._window and not none_left:
                 raise _NobodyCame
-            place.withdraw()  # before any rank can go on, and publish a place of its own
+            place.withdraw()  # before any rank can continue and publish a place of its own
             self._tell_all([b""])  # all ranks have come, and may send from now on
         except _NobodyCame:
             self.close()

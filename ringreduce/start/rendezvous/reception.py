@@ -208,7 +208,7 @@ def dial(
     greeting: bytes,
     deadline: float,
     missing: str,
-    meanwhile: Callable[[], object] = lambda: None,
+    between: Callable[[], object] = lambda: None,
 ) -> tuple[Place, socket.socket]:
     """Connects to a place and greets whoever listens there.
 
@@ -218,7 +218,7 @@ def dial(
     Args:
         find: returns the place, which may be another one in each attempt.
         missing: what a timeout says that has not happened.
-        meanwhile: what to do between two attempts.
+        between: what to do between two attempts.
 
     Raises:
         Error: the process there does not belong to the job.
@@ -253,7 +253,7 @@ def dial(
             raise TimeoutError(f"timed out waiting for {missing}" + (why and f"; {times}{why}"), 0)
         if time.monotonic() > until:
             raise Error(why)
-        meanwhile()
+        between()
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
 
