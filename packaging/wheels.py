@@ -43,12 +43,17 @@ def run(*words: str | Path, **more: str) -> str:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    at_root = {"build", "dist"} if Path(folder) == ROOT else set()
+    return {name for name in names if name.startswith(".") or name == "__pycache__" or name in at_root}
+
+
 def sdist(into: Path) -> Path:
     """The source distribution. It is made in a copy: setuptools leaves metadata beside the sources."""
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "ringreduce"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "dist", "__pycache__"))
+        shutil.copytree(ROOT, copy, ignore=_left_out)
         hook = "import sys, scikit_build_core.setuptools.build_meta as hooks; hooks.build_sdist(sys.argv[1])"
         subprocess.run([sys.executable, "-c", hook, into], cwd=copy, check=True, stdout=subprocess.DEVNULL)
     (made,) = into.glob("ringreduce-*.tar.gz")

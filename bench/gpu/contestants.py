@@ -24,7 +24,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.build import cuda_library, nccl_library
-from ringreduce.build.cuda_library import CapturedGraph, DeviceMemory, Event, Launch, Stream, captured
+from ringreduce.build.cuda_library import Event, Graph, Launch, Memory, Stream, captured
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # needed if ranks are threads; read on first use
 LIMIT = 60.0  # seconds after which a rank counts as hanging
@@ -40,7 +40,7 @@ class Array:
     """A float32 array in the GPU's memory."""
 
     def __init__(self, count: int) -> None:
-        self.memory = DeviceMemory(4 * count)
+        self.memory = Memory(4 * count)
         self.memory.fill(0)
         self.__cuda_array_interface__ = {
             **{"shape": (count,), "typestr": "<f4", "data": (self.memory.address, False)},
@@ -60,7 +60,7 @@ class Contestant:
         return low, median, high
 
 
-def graph_of(comm: Any, array: Array, stream: Stream, algorithm: str, calls: int) -> CapturedGraph:
+def graph_of(comm: Any, array: Array, stream: Stream, algorithm: str, calls: int) -> Graph:
     """Captures a graph of in-place all-reduces of one rank."""
     handle = stream.handle.value or 0
     comm.all_reduce(array, algorithm=algorithm, stream=handle)  # allocates before the capture
@@ -120,7 +120,7 @@ class Threads:
 
     def contestant(self, algorithm: str, count: int, calls: int) -> Contestant:
         arrays: dict[int, Array] = {}
-        graphs: dict[int, CapturedGraph] = {}
+        graphs: dict[int, Graph] = {}
 
         def capture(rank: int) -> float:
             arrays[rank] = Array(count)
@@ -259,7 +259,7 @@ def processes(way: str, world: int, devices: int, end: float) -> Iterator[Proces
 
 def copies(size: int, stream: Stream) -> list[Contestant]:
     """Returns the contestants that copy one span, which show the time to read and write its bytes."""
-    source, target = DeviceMemory(size), DeviceMemory(size)
+    source, target = Memory(size), Memory(size)
     source.fill(0)
 
     def by_kernel() -> float:

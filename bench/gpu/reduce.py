@@ -22,7 +22,7 @@ from record import append
 
 from ringreduce import _engine
 from ringreduce.build import cuda_library
-from ringreduce.build.cuda_library import Coded, DeviceMemory, Event, Launch, Stream
+from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream
 from ringreduce.text import byte_count, names
 
 COPIES = ["cudaMemcpyAsync", "copy kernel"]
@@ -43,7 +43,7 @@ class Contestant:
 
 def contestants(options: argparse.Namespace, stream: Stream) -> list[Contestant]:
     size = options.bytes
-    memories = [DeviceMemory(size) for _ in range(max(options.sources) + 1)]
+    memories = [Memory(size) for _ in range(max(options.sources) + 1)]
     for memory in memories:
         memory.fill(0)
     to, *sources = (memory.address for memory in memories)
@@ -64,7 +64,7 @@ def contestants(options: argparse.Namespace, stream: Stream) -> list[Contestant]
 
 
 def coded_contestants(
-    options: argparse.Namespace, memories: list[DeviceMemory], launch: Launch
+    options: argparse.Namespace, memories: list[Memory], launch: Launch
 ) -> list[Contestant]:
     """Returns contestants that do a hop of a ring: they combine a plain and an encoded source, keep and encode it."""
     count = options.bytes // 4
@@ -73,7 +73,7 @@ def coded_contestants(
         coded = Coded(wire, "float32", "sum", sources=[1], destinations=[1])
         message = _engine.reduce.encoded_bytes(wire, count)
         to, plain, arrived = (memory.address for memory in memories[:3])
-        outgoing = DeviceMemory(message)
+        outgoing = Memory(message)
         places = [to, outgoing.address]
         cuda_library.combine_coded(Coded(wire, "float32", "sum", destinations=[0]), [arrived], [plain], count)
 

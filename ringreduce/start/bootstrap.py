@@ -203,7 +203,9 @@ def check(
     """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
     _engine.check_gpu_options(max_blocks, priority)
     if transport is not None and values.text(transport, "transport") and transport not in TRANSPORTS:
-        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+        raise ValueError(
+            f"transport must be {', '.join(TRANSPORTS[:-1])} or {TRANSPORTS[-1]}, not {transport!r}"
+        )
     if encrypt is not None:
         values.flag(encrypt, "encrypt")
     if reproducible is not None:

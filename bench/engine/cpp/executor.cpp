@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "../peers/protocol.h"
+#include "../../peers/protocol.h"
 #include "engine/communicator/communicator.h"
 
 namespace {
@@ -14,10 +14,10 @@ using namespace ringreduce;
 class NullTransport : public Transport {
  public:
   NullTransport(int rank, int world, std::uint64_t& contract, std::size_t& bytes)
-      : Transport(rank, world), contract_(contract), bytes_(bytes), memory_(1 << 20) {}
-  const char* name() const override { return "null"; }
-  bool oversubscribed() const override { return false; }
-  std::size_t capacity() const override { return memory_.size(); }
+      : Transport(rank, world, {.name = "null", .capacity = 1 << 20}),
+        contract_(contract),
+        bytes_(bytes),
+        memory_(facts().capacity) {}
   std::size_t footprint() const override { return memory_.size(); }
   bool send(int, Peers, const void*, std::size_t, std::uint64_t) override { return true; }
   std::byte* reserve(int, Peers, std::size_t) override { return memory_.data(); }

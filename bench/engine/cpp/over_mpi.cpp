@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "../peers/protocol.h"
+#include "../../peers/protocol.h"
 #include "engine/communicator/communicator.h"
 #include "schedule/catalogue.h"
 #include "transport/compose/mpi_job.h"

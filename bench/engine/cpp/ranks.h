@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../peers/protocol.h"
+#include "../../peers/protocol.h"
 #include "transport/interface/transport.h"
 
 namespace bench {

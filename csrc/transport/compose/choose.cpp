@@ -47,9 +47,11 @@ std::string chosen(const std::string& wanted, bool has_job) {
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
   const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
   if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
-    std::string known;
-    for (const std::string_view one : names) known.append(one).append(", ");
-    throw InvalidArgument(what + " must be one of " + known + "not '" + name + "'");
+    std::string known(names[0]);
+    for (std::size_t i = 1; i < std::size(names); ++i) {
+      known.append(i + 1 < std::size(names) ? ", " : " or ").append(names[i]);
+    }
+    throw InvalidArgument(what + " must be " + known + ", not '" + name + "'");
   }
   if (has_job || !needs_job(name)) return name;
   throw InvalidArgument(what + " " + name + " is only for communicators that ringreduce.init() creates");

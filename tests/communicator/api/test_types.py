@@ -55,7 +55,8 @@ def test_literals_name_all_that_there_is():
     assert set(get_args(Wire)) == {*_engine.reduce.wires()} - {"none"}
     with pytest.raises(ValueError) as caught:
         ringreduce.init(transport="udp")
-    assert str(caught.value) == f"transport must be one of {', '.join(get_args(Transport))}, not 'udp'"
+    named = str(caught.value).removesuffix(", not 'udp'").removeprefix("transport must be ")
+    assert tuple(re.split(", | or ", named)) == get_args(Transport)
     with pytest.raises(ValueError) as of_engine:
         _engine.connect(0, 1, lambda blob: [blob], 1.0, None, "udp", None, None, None, None)
     assert str(of_engine.value) == str(caught.value)

@@ -13,7 +13,7 @@ __path__: list[str] = []  # makes it a package
 OURS = "ringreduce.frameworks.horovod"
 RENAMED = {
     "common": OURS,
-    "common.exceptions": f"{OURS}.errors",
+    "common.exceptions": f"{OURS}.internal_error",
     "common.process_sets": f"{OURS}.process_sets",
     "tensorflow.keras": f"{OURS}.keras",
     "tensorflow.keras.callbacks": f"{OURS}.keras.callbacks",
