@@ -21,11 +21,7 @@ _WINGS = {
     "training": "balance compression elastic low_communication parameter_server",
 }
 DOORS = {name: f"{wing}.{name}" for wing, names in _WINGS.items() for name in names.split()}
-DOORS |= {
-    "annotations": "communicator.annotations",
-    "backend": "frameworks.torch",
-    "train": "training.trainer",
-}
+DOORS |= {"backend": "frameworks.torch", "train": "training.trainer"}
 
 
 class Renamed(MetaPathFinder, Loader):

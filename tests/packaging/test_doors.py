@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,10 @@ def python(code):
 
 
 def test_every_short_name_leads_to_a_room_of_its_wing():
+    package = Path(doors.__file__).parent
     for short, full in doors.DOORS.items():
+        assert (package / full.replace(".", "/") / "__init__.py").exists()
+        assert not (package / f"{short}.py").exists() and not (package / short).exists()
         assert doors._behind_door(f"ringreduce.{short}.x") == f"ringreduce.{full}.x"
     assert doors._behind_door("ringreduce.start") is None
     assert doors._behind_door("horovod.torch") is None

@@ -79,7 +79,7 @@ void measure(const Entry& entry, int world, int calls) {
   std::vector<float> buffer(1);
   Plan plan;
   plan.program = &program;
-  plan.geometry = make_geometry(program, sizeof(float), 0, 1 << 16, transport.capacity());
+  plan.geometry = make_geometry(program, sizeof(float), 0, 1 << 16, transport.facts().capacity);
   plan.last_slice.resolve(program, plan.geometry, 0);
   plan.combine = plan.last = nothing;
   Task task;
