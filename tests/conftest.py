@@ -18,7 +18,17 @@ import ringreduce
 from ringreduce.schedules import registry
 
 # Of minutes each. They begin first, so that no worker is left with one at the end.
-LONGEST_FILES = ["torch/test_torch_suite.py", "mpi/test_transport.py", "torch/test_examples.py"]
+LONGEST_FILES = [
+    "frameworks/torch/test_endings.py",
+    "engine/network/test_across_hosts.py",
+    "training/elastic/test_training.py",
+    "studies/study/test_command.py",
+    "training/elastic/test_partition.py",
+    "start/test_mpirun.py",
+    "frameworks/torch/test_torch_suite.py",
+    "frameworks/mpi/test_transport.py",
+    "frameworks/torch/test_examples.py",
+]
 
 os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must not change what they find
 
