@@ -25,9 +25,9 @@ BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 TABLES_FLAGS ?=
 TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
-# Tests of one file stay together, because many measure how long something takes. Six workers keep two cores busy:
+# Tests of one file stay together, because many measure how long something takes. Four workers keep two cores busy:
 # much of a test is waiting.
-PYTEST_FLAGS ?= -n 6 --dist loadfile --no-loadscope-reorder --durations 30
+PYTEST_FLAGS ?= -n 4 --dist loadfile --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
 # No seed: a new one. No number of trials: as many as there is time for.
 CHAOS_SECONDS ?= 600
