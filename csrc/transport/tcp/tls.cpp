@@ -100,7 +100,7 @@ void TlsChannel::load() {
   openssl();
 }
 
-TlsChannel::TlsChannel(int fd, bool begins, const Digest& key) : key_(key), begins_(begins) {
+TlsChannel::TlsChannel(int fd, bool begins, const Digest& key) : key_(key) {
   const OpenSsl& o = openssl();
   ssl_ = o.SSL_new(o.context);
   if (!ssl_ || o.SSL_set_fd(ssl_, fd) != 1 || o.SSL_set_ex_data(ssl_, 0, &key_) != 1) {

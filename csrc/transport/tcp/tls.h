@@ -41,7 +41,6 @@ class TlsChannel : public Channel {
 
   ssl_st* ssl_ = nullptr;
   Digest key_;
-  const bool begins_;
   bool open_ = false;
   int failed_ = 0;  // errno after which TLS cannot continue
   std::string why_;
