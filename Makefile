@@ -79,7 +79,8 @@ test: check built-for-test
 # Chosen to take a minute on two cores, and to fail if a room is broken.
 QUICK := tests/schedules tests/engine/reduce tests/engine/transport tests/packaging/test_layers.py tests/packaging/test_rooms.py \
   tests/packaging/test_doors.py tests/communicator/collectives/test_values.py tests/communicator/api/test_surface.py \
-  tests/start/test_start.py
+  tests/start/test_start.py tests/frameworks/torch/test_operations.py tests/frameworks/horovod/test_names.py \
+  tests/frameworks/mpi/test_library.py
 test-quick: check fronts
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'not slow' -q $(QUICK)
 
