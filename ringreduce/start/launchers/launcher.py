@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Launched(NamedTuple):
     job: str  # the same on all ranks of a job, and different from other jobs
 
 
-class Launcher:
+class Launcher(ABC):
     """The variables that a launcher sets for a rank, and where its ranks meet.
 
     Of several variables for one thing, the first that is set counts.
@@ -72,8 +73,9 @@ class Launcher:
         """Returns whether variables that are set are this launcher's own, and those of a rank."""
         return True
 
+    @abstractmethod
     def job(self, env: Env) -> str:
-        raise NotImplementedError
+        """Returns a text that is the same on all ranks of the job, and on no others."""
 
     def across_hosts(self, known: Launched, env: Env) -> bool:
         """Returns whether the job's ranks are, or may be, on several hosts."""
@@ -94,8 +96,9 @@ class Launcher:
             return f"{self.name}/{known.job}"
         return self.place_across_hosts(known, env, timeout)
 
+    @abstractmethod
     def place_across_hosts(self, known: Launched, env: Env, timeout: float) -> Any:
-        raise NotImplementedError
+        """Returns a store through which the ranks of several hosts meet. Raises as :meth:`place` does."""
 
     def hidden(self, env: Env) -> str:
         """Returns where ranks of several hosts meet, if newcomers cannot find them there, or ""."""

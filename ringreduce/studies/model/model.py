@@ -14,8 +14,9 @@ from pydantic import Field, ValidationError, model_validator
 from ringreduce import schedules
 from ringreduce.settings import Table, first_problem
 from ringreduce.studies.simulate.network import Costs as NetworkCosts
-from ringreduce.studies.simulate.network import Flat, MessageCosts, Network
+from ringreduce.studies.simulate.network import MessageCosts, Network
 from ringreduce.studies.simulate.simulation import Outcome, simulate
+from ringreduce.studies.simulate.topologies import Flat
 
 __all__ = ["CAUSES", "Costs", "Model", "of_their_own", "weights"]
 
