@@ -157,6 +157,16 @@ def _registry_as_it_was() -> Iterator[None]:
     registry.registered.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _no_world_is_left() -> Iterator[None]:
+    """The world is the process's, and so the next test's as well."""
+    yield
+    if ringreduce.is_initialized():
+        left = ringreduce.world()
+        ringreduce.finalize()
+        pytest.fail(f"the test leaves {left!r} as ringreduce.world()")
+
+
 @pytest.fixture(params=BOTH)
 def on_ranks(request: pytest.FixtureRequest) -> Any:
     """on_threads, on_processes and over_tcp in turn."""

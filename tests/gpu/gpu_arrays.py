@@ -138,7 +138,7 @@ class DlpackArray:
 def pieces_of_memory():
     """How many pieces of the emulated GPU's memory this process has made."""
     files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.lexists(file))
+    return sum("emulated-gpu" in os.readlink(file) for file in files if os.path.lexists(file))
 
 
 def failure_of(call):

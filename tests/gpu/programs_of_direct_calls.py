@@ -107,7 +107,7 @@ def reallocated(comm):
 
 def mapped():
     with open("/proc/self/maps") as file:
-        return sum("ringreduce-emulated" in line for line in file)
+        return sum("emulated-gpu" in line for line in file)
 
 
 def freed(comm):

@@ -172,8 +172,11 @@ def test_new_groups_inherit_them():
 
 def test_a_group_that_has_grown_has_them(tmp_path):
     library()
-    with ringreduce.init(0, 1, f"budgets-{tmp_path.name}", max_blocks=3, priority=-1) as comm:
-        assert used(comm.grow()) == (3, -1)
+    with (
+        ringreduce.init(0, 1, f"budgets-{tmp_path.name}", max_blocks=3, priority=-1) as comm,
+        comm.grow() as grown,
+    ):
+        assert used(grown) == (3, -1)
 
 
 def test_bad_values_name_the_argument():

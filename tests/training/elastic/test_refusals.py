@@ -282,16 +282,20 @@ def _exchange(blob):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("make", "part", "text"),
     [
-        (lambda: ringreduce.local_group(1)[0], "made by split"),
-        (lambda: ringreduce.init(0, 1, f"x/{secrets.token_hex(8)}").split(0), "made by split"),
-        (lambda: ringreduce.init(0, 1, _exchange), "met through a function"),
+        (lambda: ringreduce.local_group(1)[0], lambda comm: comm, "made by split"),
+        (
+            lambda: ringreduce.init(0, 1, f"x/{secrets.token_hex(8)}"),
+            lambda comm: comm.split(0),
+            "made by split",
+        ),
+        (lambda: ringreduce.init(0, 1, _exchange), lambda comm: comm, "met through a function"),
     ],
 )
-def test_groups_without_a_door(make, text, transport, monkeypatch):
+def test_groups_without_a_door(make, part, text, transport, monkeypatch):
     monkeypatch.delenv("RINGREDUCE_TRANSPORT")
-    with make() as comm:
+    with make() as whole, part(whole) as comm:
         for call in (comm.pending, comm.grow):
             with pytest.raises(ValueError, match=text):
                 call()

@@ -31,7 +31,7 @@ std::uint64_t inode_of(int file) {
 }  // namespace
 
 int make_file(std::size_t bytes) {
-  const int file = memfd_create("ringreduce-emulated", MFD_CLOEXEC);
+  const int file = memfd_create("emulated-gpu", MFD_CLOEXEC);
   if (file < 0) fail("memory");
   if (ftruncate(file, static_cast<off_t>(bytes)) == 0) return file;
   const int error = errno;
