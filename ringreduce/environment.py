@@ -85,6 +85,12 @@ VARIABLES: dict[str, list[Variable]] = {
             "name, or a name for each collective", "algorithms.md#the-catalogue",
         ),
         Variable(
+            "RINGREDUCE_NUMPY_MEMORY", ("moving", "ordinary"), "`moving`",
+            "where NumPy arrays of at least 256 KiB lie that the thread makes after `init()`: in memory that moves to "
+            "where the other ranks of the host read it in place once it is communicated repeatedly, or in ordinary "
+            "memory", "api.md#memory-of-arrays",
+        ),
+        Variable(
             "RINGREDUCE_TUNING", "a file, `off`", "the table that `ringreduce tune` wrote to the cache",
             "the table that `auto` looks up before the shipped ones", "studies.md#tuning",
         ),
@@ -100,9 +106,10 @@ VARIABLES: dict[str, list[Variable]] = {
     ],
     "torch": [
         Variable(
-            "RINGREDUCE_TORCH_MEMORY", ("shared", "private"), "`private`",
-            "where CPU tensors of at least 256 KiB lie that are made after `init_process_group`: in memory that the "
-            "other ranks of the host read in place, or in ordinary memory", "torch.md#memory-of-tensors",
+            "RINGREDUCE_TORCH_MEMORY", ("moving", "ordinary"), "`moving`",
+            "where CPU tensors of at least 256 KiB lie that are made after `init_process_group`: in memory that moves "
+            "to where the other ranks of the host read it in place once it is communicated repeatedly, or in ordinary "
+            "memory", "torch.md#memory-of-tensors",
         ),
     ],
     "Looking inside": [

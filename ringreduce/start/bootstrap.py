@@ -127,7 +127,8 @@ def init(
         rank, meets = job.rank, replace(origin, store=job.exchange)
     with _exchange_for(meets, rank, size, timeout) as exchange:
         environment.check(os.environ, alone=size == 1)
-        return Communicator(origin.connect(rank, size, exchange, timeout, job), timeout, origin.growth)
+        engine = origin.connect(rank, size, exchange, timeout, job)
+    return _with_arrays(Communicator(engine, timeout, origin.growth))
 
 
 def join(
@@ -166,9 +167,15 @@ def join(
             could not be connected with all members.
         TimeoutError: no group let this process in before the timeout.
     """
-    return newcomer(
-        store, timeout, reproducible, transport, encrypt, fingerprint, max_blocks, priority
-    ).wait()
+    made = newcomer(store, timeout, reproducible, transport, encrypt, fingerprint, max_blocks, priority)
+    return _with_arrays(made.wait())
+
+
+def _with_arrays(comm: Communicator) -> Communicator:
+    """Lets NumPy make large arrays that peers of this host can reach, if there are such peers."""
+    if comm.size > 1 and "shm" in comm.transport and os.environ.get("RINGREDUCE_NUMPY_MEMORY") != "ordinary":
+        _engine.allocate_arrays()
+    return comm
 
 
 def newcomer(

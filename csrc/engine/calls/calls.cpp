@@ -158,10 +158,12 @@ void Calls::begin(const Call& call) {
     output_bytes = bytes_of_output(call, world, rank);
   }
   task.bytes = std::max(input_bytes, output_bytes);
-  if (input_bytes >= Executor::lend_from)
-    task.input_reachable = transport->reachable(call.input, input_bytes);
   if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
+  }
+  if (input_bytes >= Executor::lend_from) {  // it may lie in the output, and one call is one use
+    const bool is_output = call.input == call.output && input_bytes == output_bytes;
+    task.input_reachable = is_output ? task.output_reachable : transport->reachable(call.input, input_bytes);
   }
   note(plan, task.bytes, call.bucket);
   task.contract = history_;

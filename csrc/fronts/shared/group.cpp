@@ -7,7 +7,7 @@
 #include "transport/compose/choose.h"
 #include "transport/interface/log.h"
 #include "transport/memory/shared_heap.h"
-#include "transport/memory/shared_pool.h"
+#include "transport/memory/block_pool.h"
 
 namespace ringreduce {
 namespace {
@@ -188,12 +188,13 @@ void free_shared(void* memory) {
   shared_heap::free(memory);
 }
 
-void* allocate_block(std::size_t bytes) {
-  return shared_pool::allocate(bytes);
+void* allocate_block(std::size_t bytes, bool for_communication) {
+  using block_pool::Kind;
+  return block_pool::allocate(bytes, for_communication ? Kind::shared : Kind::undefined);
 }
 
 bool free_block(void* memory) {
-  return shared_pool::free(memory);
+  return block_pool::free(memory);
 }
 
 }  // namespace ringreduce

@@ -124,9 +124,10 @@ void write_to_stderr(const char* text);
 void* allocate_shared(std::size_t bytes);
 void free_shared(void* memory);
 
-// The same from a cache, for programs that allocate and free often: on a page boundary, not zeroed. Returns
-// null if there is no memory left. free_block returns false if `memory` is not the start of a block.
-void* allocate_block(std::size_t bytes);
+// Memory from a cache, for programs that allocate and free often: on a page boundary, not zeroed. Peers reach
+// it from the beginning if it is for communication, and otherwise once collectives have used it repeatedly.
+// Returns null if there is no memory left. free_block returns false if `memory` is not the start of a block.
+void* allocate_block(std::size_t bytes, bool for_communication);
 bool free_block(void* memory);
 
 // Called now and then during long waits, in the waiting thread; returning true interrupts the wait. Returns

@@ -96,7 +96,7 @@ Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const S
   std::size_t bytes = TF_DataTypeSize(type);
   for (const auto length : shape) bytes *= static_cast<std::size_t>(length);
   TF_Tensor* tensor = nullptr;
-  if (void* block = bytes < pooled ? nullptr : allocate_block(bytes)) {
+  if (void* block = bytes < pooled ? nullptr : allocate_block(bytes, true)) {
     tensor = TF_NewTensor(type, shape.data(), axes, block, bytes, free_pooled, nullptr);
     TF_SetOutput(context, number, tensor, status);
   } else {

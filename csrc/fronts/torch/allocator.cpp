@@ -24,7 +24,7 @@ void release(void* memory) {
 class TensorAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    void* memory = bytes < least ? nullptr : allocate_block(bytes);
+    void* memory = bytes < least ? nullptr : allocate_block(bytes, false);
     if (memory) {
       c10::profiledCPUMemoryReporter().New(memory, bytes);
     } else {
@@ -40,14 +40,14 @@ class TensorAllocator final : public c10::Allocator {
 
 }  // namespace
 
-bool share_tensors() {
-  static const bool shares = [] {
+bool allocate_tensors() {
+  static const bool allocates = [] {
     usual = c10::GetCPUAllocator();
     if (!usual->raw_deleter()) return false;
     c10::SetCPUAllocator(new TensorAllocator(), 1);  // torch keeps it for good
     return true;
   }();
-  return shares;
+  return allocates;
 }
 
 }  // namespace ringreduce::torch_backend

@@ -62,7 +62,7 @@ PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"),
         py::arg("max_blocks") = std::nullopt, py::arg("high_priority") = false, unlocked);
-  m.def("share_tensors", share_tensors);
+  m.def("allocate_tensors", allocate_tensors);
   m.def(
       "end",
       [](bool at_once) {

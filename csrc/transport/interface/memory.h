@@ -15,6 +15,9 @@ class MemoryPlane {
   // Sends by reference, if the peers can reach this memory: they read it in place, and it must not change
   // until consumed(). `data` is null if the bytes have already been written where the peers granted it.
   // `grant`, if not null, is where a peer may write its next value of the same chunks.
+  //
+  // reachable() asks for a call that is about to use this memory and owns it until it ends: no other thread
+  // writes it. A transport may therefore move it to where peers reach it.
   virtual bool reachable(const void* data, std::size_t bytes) = 0;
   // Whether any memory can be lent to these peers and is sent in place.
   virtual bool reachable_by(Peers) const { return false; }

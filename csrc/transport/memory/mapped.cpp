@@ -50,7 +50,6 @@ void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool 
   if (bytes <= populated) [[likely]]
     return;
   madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-  constexpr std::size_t page = 4096;
   if (writable) {
     for (std::size_t at = populated; at < bytes; at += cache_line) {
       static_cast<void>(*static_cast<volatile const std::byte*>(arena + at));
@@ -232,10 +231,6 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
   arena.head += SegmentLayout::align(bytes);
   publish(lane, peers, SlotKind::staged, bytes, contract, start,
           [&](Slot& slot) { slot.arena = start % arena.capacity; });
-}
-
-bool MappedTransport::reachable(const void* data, std::size_t bytes) {
-  return locate(data, bytes).has_value();
 }
 
 bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,

@@ -29,7 +29,6 @@ class MappedTransport : public Transport {
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
   int in_the_way(int lane, Peers peers) override;
-  bool reachable(const void* data, std::size_t bytes) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
   void begin_access() override;

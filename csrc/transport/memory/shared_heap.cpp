@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,34 +15,11 @@
 #include "transport/interface/of_process.h"
 
 namespace ringreduce {
-namespace {
-
-constexpr std::size_t huge_page = std::size_t{2} << 20;
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1
-#endif
-
-}  // namespace
-
 std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes, const char* name) {
   auto memory = std::make_shared<SharedMemory>();
-  memory->bytes = SegmentLayout::align(bytes, 4096);
-  rlimit limit{};
-  // Exceeding the limit raises a signal that ends the process.
-  getrlimit(RLIMIT_FSIZE, &limit);
-  if (memory->bytes > limit.rlim_cur) {
-    throw NoSharedMemory(
-        bytes, "files are limited to " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
-  }
-  memory->fd = Descriptor(memfd_create(name, MFD_CLOEXEC));
-  const int fd = memory->fd.get();
-  const bool refused = fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS);
-  if (!refused && (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0)) {
-    throw NoSharedMemory(bytes, std::strerror(errno));
-  }
-  fchmod(fd, 0600);  // only this user may open it, even with a path to it
-  memory->map(fd);
+  memory->bytes = SegmentLayout::align(bytes, page);
+  memory->fd = make_memory_file(memory->bytes, name);
+  memory->map(memory->fd.get());
   return memory;
 }
 
@@ -66,19 +42,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
 // as small ones, and every 4 KiB costs a walk through the page table.
 void SharedMemory::map(int file) {
   const bool huge = bytes >= huge_page;
-  void* where = nullptr;
-  if (huge) {
-    void* room =
-        mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED) throw std::bad_alloc();
-    const auto start = reinterpret_cast<std::uintptr_t>(room);
-    const std::uintptr_t aligned = SegmentLayout::align(start, huge_page);
-    if (aligned > start) munmap(room, aligned - start);
-    const std::uintptr_t end = SegmentLayout::align(aligned + bytes, 4096);
-    if (end < start + bytes + huge_page)
-      munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
-    where = reinterpret_cast<void*>(aligned);
-  }
+  void* where = huge ? reserve_addresses(bytes, 0) : nullptr;
   const int flags = MAP_SHARED | (huge ? MAP_FIXED : 0) | (file < 0 ? MAP_ANONYMOUS : 0);
   where = mmap(where, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   if (where == MAP_FAILED) throw std::bad_alloc();
@@ -88,15 +52,6 @@ void SharedMemory::map(int file) {
 
 SharedMemory::~SharedMemory() {
   if (base) munmap(base, bytes);
-}
-
-// Most systems give shared memory huge pages only if a process asks for them page by page. A page must exist
-// to be collapsed, so each gets its first byte. Refusal costs only speed.
-void SharedMemory::collapse() {
-  for (std::size_t at = 0; at + huge_page <= bytes; at += huge_page) {
-    reinterpret_cast<volatile std::byte*>(base)[at] = std::byte{0};
-  }
-  madvise(base, bytes / huge_page * huge_page, MADV_COLLAPSE);
 }
 
 namespace shared_heap {
@@ -109,7 +64,7 @@ struct Heap {
   };
   std::shared_mutex mutex;
   std::map<std::uintptr_t, Array> arrays;  // by address
-  std::uint32_t made = 0;
+  std::atomic<std::uint32_t> made{0};
   std::atomic<std::size_t> live{0};
 };
 
@@ -121,13 +76,17 @@ Heap& the_heap() {
 
 }  // namespace
 
+std::uint32_t number_of_new_array() {
+  return ++the_heap().made;
+}
+
 void* allocate(std::size_t bytes) {
   Heap& h = the_heap();
   auto memory = SharedMemory::make(bytes ? bytes : 1);
-  if (bytes >= huge_page) memory->collapse();
+  if (bytes >= huge_page) take_huge_pages(memory->base, bytes);
   std::unique_lock lock(h.mutex);
   void* where = memory->base;
-  h.arrays[reinterpret_cast<std::uintptr_t>(where)] = {std::move(memory), ++h.made};
+  h.arrays[reinterpret_cast<std::uintptr_t>(where)] = {std::move(memory), number_of_new_array()};
   h.live.store(h.arrays.size(), std::memory_order_release);
   return where;
 }

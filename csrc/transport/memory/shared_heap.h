@@ -8,26 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
-#include <string>
 #include <unordered_map>
 
 #include "transport/interface/descriptor.h"
 #include "transport/memory/channel.h"
+#include "transport/memory/pages.h"
 
 namespace ringreduce {
-
-class NoSharedMemory : public std::bad_alloc {
- public:
-  NoSharedMemory(std::size_t bytes, const std::string& why)
-      : text_(std::make_shared<std::string>("cannot allocate " + std::to_string(bytes) +
-                                            " bytes of shared memory: " + why)) {}
-  const char* what() const noexcept override { return text_->c_str(); }
-
- private:
-  std::shared_ptr<const std::string> text_;  // copying it cannot fail
-};
 
 // Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through
 // /proc/<pid>/fd/<fd> while both live.
@@ -42,9 +30,6 @@ class SharedMemory {
   SharedMemory() = default;
   SharedMemory(const SharedMemory&) = delete;
   ~SharedMemory();
-
-  // Fills it with huge pages now, if the system permits.
-  void collapse();
 
   Descriptor fd;  // none for a peer's memory
   std::byte* base = nullptr;
@@ -61,6 +46,8 @@ namespace shared_heap {
 void* allocate(std::size_t bytes);
 // Returns it to the system at once, despite peers' mappings.
 void free(void* memory);
+// Distinguishes arrays that have had the same descriptor.
+std::uint32_t number_of_new_array();
 // Where peers find [data, data + bytes), if it lies in an array.
 std::optional<Location> locate(const void* data, std::size_t bytes);
 

@@ -12,6 +12,7 @@
 
 #include "transport/interface/exchange.h"
 #include "transport/interface/wait.h"
+#include "transport/memory/block_pool.h"
 
 namespace ringreduce {
 namespace {
@@ -98,8 +99,12 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
                                                         names, std::move(own), std::move(peers)));
 }
 
+bool ShmTransport::reachable(const void* data, std::size_t bytes) {
+  return world > 1 && block_pool::reach(data, bytes).has_value();
+}
+
 std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes) {
-  return shared_heap::locate(data, bytes);
+  return block_pool::locate(data, bytes);
 }
 
 // A dying process releases its memory some time before it counts as ended.

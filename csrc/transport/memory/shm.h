@@ -25,6 +25,8 @@ class ShmTransport : public MappedTransport {
     return create(rank, world, exchange);
   }
 
+  bool reachable(const void* data, std::size_t bytes) override;
+
   // The program may keep what it has closed: only the memory is in use until then.
   void close() override;
 

@@ -119,8 +119,8 @@ def _create(options: Any, given: Any) -> Any:
 
     environment.check(os.environ, alone=options.group_size == 1)
     module = _load()
-    if os.environ.get("RINGREDUCE_TORCH_MEMORY") == "shared":
-        module.share_tensors()
+    if os.environ.get("RINGREDUCE_TORCH_MEMORY") != "ordinary" and options.group_size > 1:
+        module.allocate_tensors()
     _engine.check_gpu_options(chosen.max_blocks, None)
     _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
     log.begin(options.group_rank)

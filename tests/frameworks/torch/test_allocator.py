@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ torch = pytest.importorskip("torch")
 from .groups import on_process_group  # noqa: E402
 
 K, M = 1 << 10, 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def shared(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "shared")
 
 
 def is_shared(tensor):
@@ -32,98 +26,107 @@ def is_shared(tensor):
     return False
 
 
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+def moved(*shape, **options):
+    """A tensor of zeros that has moved."""
+    import torch.distributed as dist
+
+    tensor = torch.zeros(*shape, **options)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    assert is_shared(tensor)
+    return tensor
 
 
-def shared_bytes():
-    """Of this process and its peers, in memory now."""
-    with open("/proc/self/smaps_rollup") as text:
-        return sum(int(line.split()[1]) * K for line in text if line.startswith("Pss_Shmem:"))
+def test_which_tensors_move(monkeypatch):
+    def uses():
+        import torch.distributed as dist
 
-
-def alone(function, *args):
-    return on_process_group(1, function, *args)[0]
-
-
-def test_large_tensors_are_shared_from_the_beginning_of_a_group_on(monkeypatch):
-    def made():
         small, large = torch.ones(1000), torch.ones(64 * K)
         grown = torch.ones(10)
         grown.resize_(64 * K)
-        kinds = [
-            small,
-            large,
-            grown,
-            large.clone(),
-            large * 2,
-            torch.zeros(M, dtype=torch.uint8),
-            large.bfloat16(),
-        ]
         layer = torch.nn.Linear(512, 512)
         layer(torch.ones(2, 512)).sum().backward()
-        return [is_shared(x) for x in (*kinds, layer.weight, layer.weight.grad)]
+        kinds = [
+            *(small, large, grown, large.clone(), large * 2, torch.zeros(M, dtype=torch.uint8)),
+            *(large.bfloat16(), torch.ones(256, 512).t().contiguous(), layer.weight.data, layer.weight.grad),
+        ]
+        found = []
+        for _ in range(3):
+            found.append([is_shared(x) for x in kinds])
+            for x in kinds:
+                dist.all_reduce(x, dist.ReduceOp.MAX)
+        assert (large == 1).all() and (layer.weight.grad == layer.weight.grad[0]).all()
+        return found
 
-    before = torch.ones(64 * K)
-    assert not is_shared(before)
-    assert alone(made) == [False, *[True] * 5, False, True, True]
-    assert not is_shared(torch.ones(64 * K))  # here nobody has made a group
-    monkeypatch.delenv("RINGREDUCE_TORCH_MEMORY")
-    assert alone(made) == [False] * 9
+    small = [False, *[True] * 5, False, True, True, True]
+    assert on_process_group(2, uses) == [[[False] * 10, [False] * 10, small]] * 2
+    assert on_process_group(1, uses) == [[[False] * 10] * 3]
+    monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "ordinary")
+    assert on_process_group(2, uses) == [[[False] * 10] * 3] * 2
 
 
 def test_a_value_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "public")
-    with pytest.raises(Exception, match="RINGREDUCE_TORCH_MEMORY must be shared or private, not 'public'"):
-        alone(lambda: None)
+    with pytest.raises(Exception, match="RINGREDUCE_TORCH_MEMORY must be moving or ordinary, not 'public'"):
+        on_process_group(1, lambda: None)
 
 
-def test_reductions_of_ordinary_tensors_are_right():
+def test_reductions_are_right_while_tensors_move():
     def reduced():
         import torch.distributed as dist
 
         found = []
         for size in (64 * K - 1, 64 * K, 3 * M, 5 * M + 3):
-            x = torch.arange(size, dtype=torch.float32) % 1000 + dist.get_rank()
-            view = torch.zeros(size + 100)[50:-50]
-            view.copy_(x)
-            dist.all_reduce(x)
-            dist.all_reduce(view)
-            right = 2 * (torch.arange(size, dtype=torch.float32) % 1000) + 1
-            found.append(bool((x == right).all() and (view == right).all()))
-        return found
+            right = torch.arange(size, dtype=torch.float32) % 1000
+            x, view = torch.empty(size), torch.zeros(size + 100)[50:-50]
+            for _ in range(4):
+                x.copy_(right + dist.get_rank())
+                view.copy_(x)
+                work = dist.all_reduce(x, async_op=True)
+                dist.all_reduce(view)
+                work.wait()
+                found.append(bool((x == 2 * right + 1).all() and (view == x).all()))
+        return all(found)
 
-    assert on_process_group(2, reduced) == [[True] * 4] * 2
+    assert on_process_group(2, reduced) == [True] * 2
 
 
-def test_no_two_tensors_overlap_and_memory_and_descriptors_are_given_back():
-    def churned():
-        chance, live, most = random.Random(1), {}, 0
-        for step in range(3000):
-            if live and (len(live) > 60 or chance.random() < 0.45):
-                number, tensor = live.popitem() if chance.random() < 0.5 else (next(iter(live)), None)
-                tensor = live.pop(number) if tensor is None else tensor
-                assert (tensor == number).all(), number
-            else:
-                live[step] = torch.full(
-                    (chance.choice([64 * K, 70_000, 200 * K, 500 * K]),), step, dtype=torch.int32
-                )
-            most = max(most, descriptors())
-        assert all((tensor == number).all() for number, tensor in live.items())
-        held = shared_bytes()
-        live.clear()
-        gc.collect()
-        return most, descriptors(), held, shared_bytes()
+def test_buckets_and_shards_move():
+    """Those of DDP and FSDP, and training gives what it gives with ordinary memory."""
 
-    most, after, held, left = alone(churned)
-    assert most - after < 20
-    assert held > 40 * M and left < 90 * M
-    assert left < held
+    def trained(wrap):
+        import torch.distributed as dist
+
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(3)))
+        wrapped = wrap(model)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
+        for step in range(6):
+            optimizer.zero_grad()
+            torch.manual_seed(100 * step + dist.get_rank())
+            wrapped(torch.randn(4, 512)).square().mean().backward()
+            optimizer.step()
+        with open("/proc/self/maps") as maps:
+            moved = any("memfd:ringreduce" in line and "rw-s" in line for line in maps)
+        return moved, sum(float(p.detach().double().sum()) for p in model.parameters())
+
+    def ddp():
+        from torch.nn.parallel import DistributedDataParallel
+
+        return trained(lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
+
+    def ordinary():
+        os.environ["RINGREDUCE_TORCH_MEMORY"] = "ordinary"
+        return ddp()
+
+    assert on_process_group(2, ddp)[0][1] == on_process_group(2, ordinary)[0][1]
 
 
 def test_a_forked_process_has_a_copy_of_its_own():
     def forked():
-        kept, dropped = torch.full((300 * K,), 1.0), torch.full((300 * K,), 2.0)
+        kept, dropped = moved(300 * K), moved(300 * K)
+        kept += 1
+        dropped += 2
         asks, answers = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:
@@ -147,32 +150,91 @@ def test_a_forked_process_has_a_copy_of_its_own():
         os.waitpid(child, 0)
         return said, bool((kept == 3).all() and (other == 4).all()), is_shared(kept)
 
-    assert alone(forked) == (b"y", True, True)
+    assert on_process_group(2, forked) == [(b"y", True, True)] * 2
 
 
 def test_a_forked_process_that_dies_holds_nothing_up():
     """The parent waits for the copy, but not for a child that will never make it."""
-    program = """
-import os, resource, torch, torch.distributed as dist
-dist.init_process_group("ringreduce", store=dist.HashStore(), rank=0, world_size=1)
-x = torch.ones(64 << 20)
-for _ in range(3):
-    child = os.fork()
-    if child == 0:
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-print(x.sum().item())
+
+    def forked():
+        x = moved(16 << 20)
+        x += 1
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        return x.sum().item()
+
+    assert on_process_group(2, forked) == [float(16 << 20)] * 2
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of two tensors, one of which moves when it is communicated."""
+
+    def __init__(self, shared, private):
+        self.shared, self.private = shared, private
+
+    def __len__(self):
+        return len(self.shared)
+
+    def __getitem__(self, row):
+        return self.shared[row], self.private[row]
+
+
+PROGRAM = """
+import sys, warnings
+import torch, torch.distributed as dist
+from tests.frameworks.torch.test_allocator import Rows, moved, is_shared
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # there is no GPU to pin memory for
+    way, persistent = sys.argv[1], sys.argv[2] == "True"
+    dist.init_process_group("ringreduce")
+    shared, private = moved(64, 8192), torch.empty(64, 8192)
+    dataset = Rows(shared, private)
+    fill = lambda value: (shared.copy_(torch.arange(64.0)[:, None] + value), private.copy_(shared + 0.5))
+    fill(0)
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=8, num_workers=2, multiprocessing_context=way, persistent_workers=persistent,
+        pin_memory=True,
+    )
+    for epoch in range(4):
+        seen = 0
+        # Forked workers have what was there when they were started. Others share the tensors, which torch moves.
+        began = 0 if persistent and way == "fork" else epoch
+        for batch, (a, b) in enumerate(loader):
+            if batch == 0 and way == "fork":
+                fill(1000 * (epoch + 1))
+            rows = torch.arange(8.0 * batch, 8.0 * batch + 8)[:, None] + 1000 * began
+            assert (a == rows).all() and (b == rows + 0.5).all(), (epoch, batch, a[:, 0], b[:, 0])
+            dist.all_reduce(a, dist.ReduceOp.MAX)
+            assert (a == rows).all()
+            seen += len(a)
+        assert seen == 64
+        fill(1000 * (epoch + 1))
+    assert is_shared(shared) == (way == "fork")
+    dist.destroy_process_group()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout == f"{float(64 << 20)}\n", done.stderr
 
 
-def test_workers_of_a_data_loader_read_what_was_there_when_they_began():
-    def loaded():
-        data = torch.arange(400 * K, dtype=torch.float32)
-        dataset = torch.utils.data.TensorDataset(data)
-        batches = iter(torch.utils.data.DataLoader(dataset, batch_size=100 * K, num_workers=2))
-        data.fill_(-1)
-        return [int(batch[0]) for (batch,) in batches]
-
-    assert alone(loaded) == [0, 100 * K, 200 * K, 300 * K]
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "ringreduce",
+        "run",
+        "-n",
+        "2",
+        sys.executable,
+        program,
+        way,
+        str(persistent),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ constexpr MPI_Aint least = 64 << 10;  // bytes; shorter messages are copied anyw
 extern "C" [[gnu::visibility("default")]] int MPI_Alloc_mem(MPI_Aint size, MPI_Info info, void* result) {
   using namespace ringreduce::mpi;
   const bool ours = size >= least && info == MPI_INFO_NULL && mode() != Mode::off;
-  void* const block = ours ? ringreduce::allocate_block(static_cast<std::size_t>(size)) : nullptr;
+  void* const block = ours ? ringreduce::allocate_block(static_cast<std::size_t>(size), true) : nullptr;
   if (!block) return PMPI_Alloc_mem(size, info, result);
   *static_cast<void**>(result) = block;
   return MPI_SUCCESS;

@@ -1,0 +1,121 @@
+#include "transport/memory/block_array.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "transport/memory/pages.h"
+#include "transport/memory/shared_heap.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t moved_at_once = std::size_t{8} << 20;  // limits what exists twice
+
+void* pointer(BlockArray::Address address) {
+  return reinterpret_cast<void*>(address);
+}
+
+bool map_private(void* where, std::size_t bytes) {
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  if (mmap(where, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) return false;
+  madvise(where, bytes, MADV_HUGEPAGE);
+  return true;
+}
+
+// At an address with the same place in a huge page as `like`, so that pages can change places as a whole.
+void* reserve_like(BlockArray::Address like, std::size_t bytes) {
+  try {
+    return reserve_addresses(bytes, like % huge_page);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+BlockArray::BlockArray(std::size_t bytes) : bytes_(bytes) {
+  void* const room = reserve_addresses(bytes, 0);
+  start_ = reinterpret_cast<Address>(room);
+  if (map_private(room, bytes)) return;
+  munmap(room, bytes);
+  throw std::bad_alloc();
+}
+
+BlockArray::~BlockArray() {
+  munmap(pointer(start_), bytes_);
+}
+
+bool BlockArray::open_file() {
+  if (file_.get() >= 0) return true;
+  try {
+    file_ = make_memory_file(bytes_, "ringreduce");
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  number_ = shared_heap::number_of_new_array();
+  return file_.get() >= 0;
+}
+
+bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
+  if (!open_file()) return false;
+  if (!with_contents) {
+    constexpr int flags = MAP_SHARED | MAP_FIXED;
+    const auto offset = static_cast<off_t>(part - start_);
+    if (mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) == MAP_FAILED) return false;
+    take_huge_pages(pointer(part), bytes);
+    return true;
+  }
+  for (Address at = part; at < part + bytes;) {
+    const Address next = std::min((at / moved_at_once + 1) * moved_at_once, part + bytes);
+    if (!move(at, next - at)) {
+      if (at > part) make_private(part, at - part);
+      return false;
+    }
+    at = next;
+  }
+  return true;
+}
+
+bool BlockArray::move(Address part, std::size_t bytes) {
+  void* const copy = reserve_like(part, bytes);
+  if (!copy) return false;
+  constexpr int flags = MAP_SHARED | MAP_FIXED;
+  const auto offset = static_cast<off_t>(part - start_);
+  bool moved = mmap(copy, bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) != MAP_FAILED;
+  if (moved) {
+    take_huge_pages(copy, bytes);
+    std::memcpy(copy, pointer(part), bytes);
+    moved = mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(part)) != MAP_FAILED;
+  }
+  if (!moved) munmap(copy, bytes);
+  return moved;
+}
+
+void BlockArray::make_private(Address part, std::size_t bytes) {
+  void* const copy = reserve_like(part, bytes);
+  if (copy && map_private(copy, bytes)) {
+    std::memcpy(copy, pointer(part), bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(part)) != MAP_FAILED) return;
+  }
+  if (copy) munmap(copy, bytes);
+  const auto offset = static_cast<off_t>(part - start_);
+  mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_.get(), offset);
+}
+
+bool BlockArray::drop(Address part, std::size_t bytes, bool shared) {
+  if (shared) {  // peers may keep their mapping for long
+    fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(part - start_),
+              static_cast<off_t>(bytes));
+  }
+  return leave(part, bytes);
+}
+
+bool BlockArray::leave(Address part, std::size_t bytes) {
+  return map_private(pointer(part), bytes);
+}
+
+}  // namespace ringreduce
