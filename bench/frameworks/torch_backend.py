@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ringreduce
-from bench.frameworks.torch_ranks import PARAMETERS, STEP_KINDS, Task, rank_main
+from bench.frameworks.torch_ranks import PARAMETERS, SHARED, STEP_KINDS, Task, rank_main
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.programs import take_turns
 from ringreduce.bench.report import mode_text, report, spread
@@ -63,7 +63,9 @@ def task_for(options: Namespace, ranks: int, launch: int) -> Task:
     backends = {OURS: (options.backend, {}), GLOO: ("gloo", {})}
     if options.reproducible:
         backends[REPRODUCIBLE] = (options.backend, {"RINGREDUCE_REPRODUCIBLE": "1"})
-    if ranks == 1:
+    if ranks > 1:
+        backends[SHARED] = (options.backend, {})
+    else:
         return Task(backends, (Problem("all_reduce", 8),), (), options.budget, launch)
     sizes = QUICK_REDUCED if options.quick else REDUCED
     totals = [block * ranks for block in (QUICK_BLOCKS if options.quick else BLOCKS)]

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import ringreduce
 from ringreduce.bench import gloo
 from ringreduce.bench.problem import BLOCKWISE, Problem
 from ringreduce.bench.protocol import Buffers, Effort, Library, measure
@@ -24,6 +25,7 @@ WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
 STEP_KINDS = {"ddp": 1, "ddp, 16 samples": 16, "fsdp2": 1}  # with the samples per rank and step
 STEPS, ROUNDS = 5, 9  # steps that are timed together, and how often
+SHARED = "ringreduce.empty"  # ours with buffers that peers reach from the beginning
 SILENT = "no communication"  # every rank trains the same model alone: the least time of a step
 
 Line = dict[str, Any]
@@ -109,7 +111,12 @@ def _library(name: str, group: dist.ProcessGroup) -> Library:
     barrier = lambda: dist.barrier(group)  # noqa: E731
     place = dist.get_rank(), dist.get_world_size()
     # gloo.maximum uses the default group, which is not measured.
-    return Library(name, *place, barrier, gloo.maximum, prepare, _allocate)
+    allocate = _allocate_shared if name == SHARED else _allocate
+    return Library(name, *place, barrier, gloo.maximum, prepare, allocate)
+
+
+def _allocate_shared(nbytes: int) -> np.ndarray:
+    return ringreduce.zeros(nbytes, dtype=np.uint8)
 
 
 def _allocate(nbytes: int) -> np.ndarray:
@@ -152,7 +159,7 @@ def step_of(model: nn.Module, samples: int, width: int = WIDTH) -> Callable[[], 
 def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
     """Returns a line per contestant, in microseconds per step. The contestants take turns, a few steps each."""
     build, samples = _fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
-    steps = {name: step_of(build(group), samples) for name, group in groups.items()}
+    steps = {name: step_of(build(group), samples) for name, group in groups.items() if name != SHARED}
     steps[SILENT] = step_of(_model(), samples)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(ROUNDS + 1):

@@ -66,7 +66,8 @@ Handler ours{"ringreduce", 1, {nullptr, allocate, allocate_zeroed, reallocate, r
 // NumPy keeps the handler in a context variable, so that each thread has its own.
 void allocate_arrays() {
   const nb::module_ numpy = nb::module_::import_("numpy");
-  const nb::object table = nb::getattr(numpy, nb::hasattr(numpy, "_core") ? "_core" : "core").attr("multiarray");
+  const nb::object table =
+      nb::getattr(numpy, nb::hasattr(numpy, "_core") ? "_core" : "core").attr("multiarray");
   const nb::object capsule_of_table = table.attr("_ARRAY_API");
   void** const functions = static_cast<void**>(PyCapsule_GetPointer(capsule_of_table.ptr(), nullptr));
   if (!functions) throw nb::python_error();

@@ -6,8 +6,8 @@
 #include "engine/communicator/communicator.h"
 #include "transport/compose/choose.h"
 #include "transport/interface/log.h"
-#include "transport/memory/shared_heap.h"
 #include "transport/memory/block_pool.h"
+#include "transport/memory/shared_heap.h"
 
 namespace ringreduce {
 namespace {

@@ -65,7 +65,8 @@ bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
   if (!with_contents) {
     constexpr int flags = MAP_SHARED | MAP_FIXED;
     const auto offset = static_cast<off_t>(part - start_);
-    if (mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) == MAP_FAILED) return false;
+    if (mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) == MAP_FAILED)
+      return false;
     take_huge_pages(pointer(part), bytes);
     return true;
   }

@@ -1,5 +1,5 @@
-// Memory that moves: private pages, which a fork costs nothing, and pages of a memfd, which peers of this host
-// reach in place.
+// Memory that moves: private pages, which a fork costs nothing, and pages of a memfd, which peers of this
+// host reach in place.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace ringreduce {
 
 // A range of addresses. All pages are private at first. A part that moves keeps its addresses and contents.
 //
-// Other threads may read a part while it moves: the system replaces the mapping of a page as a whole, and both
-// hold the same bytes. What they write meanwhile can be lost. Parts begin and end on pages.
+// Other threads may read a part while it moves: the system replaces the mapping of a page as a whole, and
+// both hold the same bytes. What they write meanwhile can be lost. Parts begin and end on pages.
 class BlockArray {
  public:
   using Address = std::uintptr_t;

@@ -121,7 +121,8 @@ class Pool {
     if (kind == Kind::zeroed) return blocks_.fitting(State::fresh, wanted);
     const Place shared = blocks_.fitting(State::shared, wanted), own = blocks_.fitting(State::own, wanted);
     const bool has_shared = blocks_.is_block(shared), has_own = blocks_.is_block(own);
-    if (has_shared && (!has_own || kind == Kind::shared || shared->second.bytes <= own->second.bytes)) return shared;
+    if (has_shared && (!has_own || kind == Kind::shared || shared->second.bytes <= own->second.bytes))
+      return shared;
     return has_own ? own : blocks_.fitting(State::fresh, wanted);
   }
 

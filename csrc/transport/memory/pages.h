@@ -36,7 +36,8 @@ Descriptor make_memory_file(std::size_t bytes, const char* name);
 void take_huge_pages(void* memory, std::size_t bytes);
 
 // Whether the process has pages that must stay where they are: locked ones (mlock), and pinned ones, such as
-// those that a network card or the kernel's asynchronous reads have been given. The system does not say which.
+// those that a network card or the kernel's asynchronous reads have been given. The system does not say
+// which.
 bool has_pinned_pages();
 
 // Whether CUDA knows this host memory, so that it has addresses of the pages (cudaHostRegister).
