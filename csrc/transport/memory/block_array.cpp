@@ -13,7 +13,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t moved_at_once = std::size_t{8} << 20;  // limits what exists twice
+constexpr std::size_t moved_at_once = std::size_t{32} << 20;  // limits what exists twice
 
 void* pointer(BlockArray::Address address) {
   return reinterpret_cast<void*>(address);
@@ -37,7 +37,7 @@ void* reserve_like(BlockArray::Address like, std::size_t bytes) {
 
 }  // namespace
 
-BlockArray::BlockArray(std::size_t bytes) : bytes_(bytes) {
+BlockArray::BlockArray(std::size_t bytes) : bytes_(bytes), huge_(bytes / huge_page) {
   void* const room = reserve_addresses(bytes, 0);
   start_ = reinterpret_cast<Address>(room);
   if (map_private(room, bytes)) return;
@@ -57,22 +57,15 @@ bool BlockArray::open_file() {
     return false;
   }
   number_ = shared_heap::number_of_new_array();
+  std::fill(huge_.begin(), huge_.end(), false);
   return file_.get() >= 0;
 }
 
 bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
   if (!open_file()) return false;
-  if (!with_contents) {
-    constexpr int flags = MAP_SHARED | MAP_FIXED;
-    const auto offset = static_cast<off_t>(part - start_);
-    if (mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) == MAP_FAILED)
-      return false;
-    take_huge_pages(pointer(part), bytes);
-    return true;
-  }
   for (Address at = part; at < part + bytes;) {
     const Address next = std::min((at / moved_at_once + 1) * moved_at_once, part + bytes);
-    if (!move(at, next - at)) {
+    if (!move(at, next - at, with_contents)) {
       if (at > part) make_private(part, at - part);
       return false;
     }
@@ -81,19 +74,30 @@ bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
   return true;
 }
 
-bool BlockArray::move(Address part, std::size_t bytes) {
-  void* const copy = reserve_like(part, bytes);
-  if (!copy) return false;
+// Whole huge pages of the memfd are taken, also for what surrounds the part: the next parts find them there.
+bool BlockArray::move(Address part, std::size_t bytes, bool with_contents) {
+  const Address first = part / huge_page * huge_page,
+                end = (part + bytes + huge_page - 1) / huge_page * huge_page;
   constexpr int flags = MAP_SHARED | MAP_FIXED;
-  const auto offset = static_cast<off_t>(part - start_);
-  bool moved = mmap(copy, bytes, PROT_READ | PROT_WRITE, flags, file_.get(), offset) != MAP_FAILED;
-  if (moved) {
-    take_huge_pages(copy, bytes);
-    std::memcpy(copy, pointer(part), bytes);
-    moved = mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(part)) != MAP_FAILED;
+  void* const view = reserve_like(first, end - first);
+  if (!view) return false;
+  const auto offset = static_cast<off_t>(part - start_), offset_of_view = static_cast<off_t>(first - start_);
+  const bool viewed =
+      mmap(view, end - first, PROT_READ | PROT_WRITE, flags, file_.get(), offset_of_view) != MAP_FAILED;
+  if (viewed) {
+    const auto from = huge_.begin() + static_cast<std::ptrdiff_t>((first - start_) / huge_page);
+    const auto to = from + static_cast<std::ptrdiff_t>((end - first) / huge_page);
+    if (std::find(from, to, false) != to) take_huge_pages(view, end - first);
+    std::fill(from, to, true);
+    if (with_contents) std::memcpy(static_cast<std::byte*>(view) + (part - first), pointer(part), bytes);
   }
-  if (!moved) munmap(copy, bytes);
-  return moved;
+  munmap(view, end - first);
+  if (!viewed || mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, file_.get(),
+                      offset) == MAP_FAILED) {
+    return false;
+  }
+  madvise(pointer(part), bytes, MADV_HUGEPAGE);
+  return true;
 }
 
 void BlockArray::make_private(Address part, std::size_t bytes) {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "transport/interface/descriptor.h"
 #include "transport/memory/channel.h"
@@ -19,7 +19,7 @@ class BlockArray {
  public:
   using Address = std::uintptr_t;
 
-  // Zeroed; pages are taken when they are touched. Throws std::bad_alloc.
+  // Zeroed; pages are taken when they are touched. A multiple of huge pages. Throws std::bad_alloc.
   explicit BlockArray(std::size_t bytes);
   BlockArray(const BlockArray&) = delete;
   ~BlockArray();
@@ -45,12 +45,13 @@ class BlockArray {
 
  private:
   bool open_file();
-  bool move(Address part, std::size_t bytes);
+  bool move(Address part, std::size_t bytes, bool with_contents);
 
   Address start_ = 0;
   std::size_t bytes_;
   Descriptor file_;
   std::uint32_t number_ = 0;
+  std::vector<bool> huge_;  // the huge pages that the memfd has been asked for
 };
 
 }  // namespace ringreduce

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <vector>
 
 #include "transport/interface/descriptor.h"
 #include "transport/memory/block_map.h"
@@ -205,18 +206,21 @@ void Pool::resume() {
 
 // What was private is the child's own already.
 void Pool::inherit() {
-  for (auto block = blocks_.all().begin(); block != blocks_.all().end();) {
-    const auto current = block++;
-    auto& [start, b] = *current;
-    if (b.state != State::shared) continue;
-    if (!b.free()) {
-      b.array->make_private(start, b.bytes);
-      b.state = State::own;
-      continue;
+  std::vector<Address> free;
+  for (auto& [start, block] : blocks_.all()) {
+    if (block.state != State::shared) continue;
+    if (block.free()) {
+      free.push_back(start);
+    } else {
+      block.array->make_private(start, block.bytes);
+      block.state = State::own;
     }
-    const auto [address, old] = *current;
-    blocks_.forget(current);
-    if (old.array->leave(address, old.bytes)) blocks_.add(address, {old.bytes, old.array});
+  }
+  for (const Address start : free) {
+    const Place place = blocks_.all().find(start);
+    const Block block = place->second;
+    blocks_.forget(place);
+    if (block.array->leave(start, block.bytes)) blocks_.add(start, {block.bytes, block.array});
   }
   for (const auto& [start, array] : arrays_) array->forget_file();
   copying_ = Descriptor();

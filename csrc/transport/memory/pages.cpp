@@ -53,7 +53,7 @@ Descriptor make_memory_file(std::size_t bytes, const char* name) {
 }
 
 // Most systems give shared memory huge pages only if a process asks for them page by page. A page must exist
-// to be collapsed, so each gets its first byte. Refusal costs only speed.
+// to be collapsed, so each is read. Refusal costs only speed.
 void take_huge_pages(void* memory, std::size_t bytes) {
   madvise(memory, bytes, MADV_HUGEPAGE);
   const auto first = reinterpret_cast<std::uintptr_t>(memory);
@@ -61,7 +61,7 @@ void take_huge_pages(void* memory, std::size_t bytes) {
   const std::uintptr_t end = (first + bytes) / huge_page * huge_page;
   if (start >= end) return;
   for (std::uintptr_t at = start; at < end; at += huge_page) {
-    *reinterpret_cast<volatile std::byte*>(at) = std::byte{0};
+    static_cast<void>(*reinterpret_cast<volatile const std::byte*>(at));
   }
   madvise(reinterpret_cast<void*>(start), end - start, MADV_COLLAPSE);
 }

@@ -114,7 +114,8 @@ def in_child(function):
 def test_a_forked_child_has_what_was_there_and_writes_its_own():
     def rank_main(comm):
         shared, private = moved(comm, 5 * M), np.arange(M, dtype=np.int32)
-        freed = moved(comm, M)
+        freed = [moved(comm, size) for size in (M, M, 3 * M, 300 * K)]
+        kept = [freed.pop(1), np.ones(M, np.uint8)]
         del freed
 
         def child():
@@ -133,7 +134,7 @@ def test_a_forked_child_has_what_was_there_and_writes_its_own():
         again = np.empty(M // 4, np.int32)
         again.fill(5)
         use(comm, shared)
-        return is_shared(shared), bool((again == 5).all())
+        return is_shared(shared), bool((again == 5).all() and (kept[0] == np.arange(M // 4)).all())
 
     assert on_processes(2, rank_main) == [(True, True)] * 2
 
