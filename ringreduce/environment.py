@@ -88,7 +88,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "RINGREDUCE_NUMPY_MEMORY", ("moving", "ordinary"), "`moving`",
             "where NumPy arrays of at least 256 KiB lie that the thread makes after `init()`: in memory that moves to "
             "where the other ranks of the host read it in place once it is communicated repeatedly, or in ordinary "
-            "memory", "api.md#memory-of-arrays",
+            "memory", "api.md#arrays-in-shared-memory",
         ),
         Variable(
             "RINGREDUCE_TUNING", "a file, `off`", "the table that `ringreduce tune` wrote to the cache",
