@@ -108,7 +108,8 @@ void BlockArray::make_private(Address part, std::size_t bytes) {
   }
   if (copy) munmap(copy, bytes);
   const auto offset = static_cast<off_t>(part - start_);
-  mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_.get(), offset);
+  static_cast<void>(
+      mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_.get(), offset));
 }
 
 bool BlockArray::drop(Address part, std::size_t bytes, bool shared) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import time
 
 import numpy as np
 import pytest
@@ -154,6 +155,27 @@ def test_no_two_arrays_overlap_and_memory_and_descriptors_are_given_back():
 
     for shared, most in on_processes(2, rank_main):
         assert shared > 5 and most < 100
+
+
+@pytest.mark.slow
+def test_memory_goes_back_that_was_not_needed_for_some_time():
+    def resident():
+        with open("/proc/self/statm") as text:
+            return int(text.read().split()[1]) * 4 * K
+
+    def rank_main(comm):
+        before = resident()
+        arrays = [moved(comm, 100 * M) if turn % 2 else np.ones(100 * M, np.uint8) for turn in range(4)]
+        during = resident()
+        del arrays
+        after = resident()
+        for _ in range(2):  # the most of ten seconds, and then of ten others
+            time.sleep(10.5)
+            np.ones(M, np.uint8)
+        return [round((found - before) / (100 * M)) for found in (during, after, resident())]
+
+    for during, after, later in on_processes(2, rank_main):
+        assert during == after >= 4 and later <= 1  # the peer's are counted where they are mapped
 
 
 def test_arrays_of_other_threads_stay_ordinary():
