@@ -347,4 +347,5 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   }
   closing();
+  blocks();
 }

@@ -43,4 +43,7 @@ void told_on(Communicator& comm);
 // Peers that have closed, and one that waits for them.
 void closing();
 
+// The pool of large blocks.
+void blocks();
+
 }  // namespace stress
