@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -218,8 +219,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+OTHERS = [("spawn", False), ("forkserver", False), ("forkserver", True)]
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("way", "persistent"),
+    [("fork", False), ("fork", True), ("spawn", True), *(slow(*other) for other in OTHERS)],
+)
 def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
