@@ -38,6 +38,9 @@ quartiles if there was one launch. The floor is the time that the ranks need, al
 own buffers once. The floor column shows it in per cent of the algorithm's time. Bandwidths are defined as in
 nccl-tests. Compare only figures that were measured in the same mode (near or far).
 
+gather_v, all_to_all_v and so on are the forms with counts, for blocks of different lengths. An all-to-all has another
+buffer for its result, also with --in-place.
+
 For point-to-point operations, a time is the time of one message. send_recv is half of a round trip between ranks 0
 and 1, and send is a stream of messages from rank 0 to rank 1. In send_recv_pairs and send_pairs, each rank of the
 first half does this with one of the second half, all at once. --format osu prints what OSU's benchmarks print with

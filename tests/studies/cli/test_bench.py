@@ -143,10 +143,32 @@ def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("place", ["--in-place", "--out-of-place"])
 def test_every_collective_is_right(capsys: pytest.CaptureFixture[str], place: str) -> None:
-    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all"
+    every = ",".join([*problem.FACTS, *problem.UNEVEN])
     out = json.loads(bench(capsys, "-n", "3", "-c", every, place, "--format", "json", "--no-floor"))
     assert {row["collective"] for row in out["rows"]} == set(every.split(","))
     assert all(row["wrong"] == 0 and row["bytes"] % 4 == 0 for row in out["rows"])
+
+
+@pytest.mark.parametrize("peer", ["gloo", "mpich"])
+def test_every_collective_of_the_peers_is_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    home = ROOT / ".venv-mpich"
+    if peer == "gloo":
+        pytest.importorskip("torch")
+        from ringreduce.bench.gloo import UNTIMED as lacks
+    elif not (home / ".ready").exists():
+        pytest.skip("make bench-peers installs MPICH")
+    else:
+        monkeypatch.setenv("RINGREDUCE_BENCH_MPI", str(home))
+        lacks = ()
+    every = [name for name in (*problem.FACTS, *problem.UNEVEN) if name not in lacks]
+    options = ("-n", "3", "-c", ",".join(every), "--peers", peer, "--no-floor", "--launches", "1")
+    rows = json.loads(bench(capsys, *options, "--format", "json", "--root", "1", "--sizes", "48"))["rows"]
+    found = {
+        row["collective"]: row.get("wrong", row.get("problem")) for row in rows if row["library"] == peer
+    }
+    assert found == dict.fromkeys(every, 0)
 
 
 def test_a_wrong_result_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
