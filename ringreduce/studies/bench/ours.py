@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,15 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
     return positional, named if target is given else {**named, "out": target}, target
 
 
+def _written(method: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> Callable[[], Any]:
+    """Returns the call as a program writes it. partial() would put named arguments into a dictionary: 0.1 us."""
+    places = [f"given{number}" for number in range(len(given))]
+    call = ", ".join([*places, *(f"{name}={name}" for name in named)])
+    make = eval(f"lambda {', '.join(['method', *places, *named])}: lambda: method({call})")
+    written: Callable[[], Any] = make(method, *given, **named)
+    return written
+
+
 ROUNDING = {"bf16": 2**-8, "fp16": 2**-11, "int8": 1 / 253, "fp8": 2**-4}
 """The error of one rounding in each wire format, relative to the largest value of the block."""
 
@@ -83,7 +92,10 @@ def ours(
             named["algorithm"] = algorithm
         if wire is not None:
             named["wire"] = wire
-        return finished(partial(getattr(comm, problem.plain), *positional, **named)), result
+        method = getattr(comm, problem.plain)
+        if asynchronous:
+            return finished(partial(method, *positional, **named)), result
+        return _written(method, positional, named), result
 
     # Every partial sum may be rounded. No partial sum is larger than the sum, because no value is negative.
     tolerance = 0.0 if wire is None else ROUNDING[wire] * (comm.size + 1)
