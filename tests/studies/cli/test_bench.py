@@ -45,7 +45,9 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("4096", "1024", "float32", "sum", "ring"),
     ]
     assert all(float(row[5]) > 0 and row[9] == "0" and float(row[10]) > 0 for row in rows)
-    assert "exchange between two cores" in out and "Wrong elements: 0 OK" in out
+    assert (
+        "exchange between two cores" in out and "other programs took" in out and "Wrong elements: 0 OK" in out
+    )
 
 
 def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +125,7 @@ def test_json_has_everything_with_the_machine(capsys: pytest.CaptureFixture[str]
     assert facts["transport"] == "shm" and facts["interface"] == "none" and facts["host"] == platform.node()
     cores = sorted(os.sched_getaffinity(0))
     assert facts["rank_cores"] == [[cores[rank % len(cores)]] for rank in range(2)]
-    assert facts["governor"] and facts["mode"]
+    assert facts["governor"] and facts["mode"] and 0 <= facts["busy_percent"] <= 100
     assert [(row["kind"], row["bytes"]) for row in everything["rows"]] == [
         ("ours", 16), ("floor", 16), ("ours", 4096), ("floor", 4096),
     ]  # fmt: skip
@@ -483,3 +485,16 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback():
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_what_other_programs_take_of_the_cores() -> None:
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        busy = [read.busy_share() for _ in range(5)]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert 0.9 < max(busy) <= 1
