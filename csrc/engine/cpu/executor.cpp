@@ -236,6 +236,7 @@ bool Executor::fence(const Cursor& cursor, const Step& step) {
 
 bool Executor::lends(const Action& send) const {
   if (coded() || send.bytes < lend_from || send.runs().size() != 1) return false;
+  if (task_.plan->copies && !transport_.facts().queues) return false;
   const Memory from = send.moves->from;
   if (send.step->lendable && reachable(from)) return true;
   if (send.step->shared && reachable(from) && reachable(Memory::output)) return true;

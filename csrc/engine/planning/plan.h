@@ -16,6 +16,7 @@ struct Plan {
   Layout last_slice;
   int lanes = 1;                   // slices in flight
   bool uneven = false;             // no two slices are alike
+  bool copies = false;             // messages are copied, also where peers could read them in place
   Encoding wire = Encoding::none;  // if not none, the program is coded
   mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
   Combine combine = nullptr;       // for values of several ranks
