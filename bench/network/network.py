@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from typing import Any
 from bench.network.contestants import GUARDS, OURS, PEERS, Network, Place
 from bench.network.hosts import Hosts
 from bench.network.links import bits_per_second
+from ringreduce.bench.facts import busy_share
 from ringreduce.bench.programs import ABSENT, Contestant, Question, refusals, take_turns
 from ringreduce.bench.report import report
 from ringreduce.bench.results import Results, Row, merge
@@ -190,24 +190,11 @@ def raw_tcp(
 
 def raw_figures(hosts: Sequence[Place], options: Namespace) -> dict[str, float]:
     """Measures what limits all contestants: other programs, one connection, and one from each host to the next."""
-    busy, line = busy_share(), raw_tcp(hosts, [(1, 0)], options)[0]
+    busy, line = busy_share(0.5), raw_tcp(hosts, [(1, 0)], options)[0]
     if len({host.address for host in hosts}) > 1:
         ring = [(index, (index + 1) % len(hosts)) for index in range(len(hosts))]
         line["ring_rate"] = min(each["rate"] for each in raw_tcp(hosts, ring, options))
     return {"busy": busy, **line}
-
-
-def busy_share(seconds: float = 0.5) -> float:
-    """Returns the share of the cores' time that other programs currently take."""
-
-    def ticks() -> tuple[int, int]:
-        fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]  # all, idle
-
-    all_before, idle_before = ticks()
-    time.sleep(seconds)
-    all_after, idle_after = ticks()
-    return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
 def wire_share(collective: str, ranks: int) -> float:

@@ -1,9 +1,11 @@
 """Prints the large table: every contestant on 2, 4 and 8 ranks, from 4 B to 32 MiB.
 
     python3 -m bench.peers.compare_peers --quick
+    python3 -m bench.peers.compare_peers --quick --collectives all_to_all,gather_v,barrier
     python3 -m bench.peers.compare_peers --ranks 2 --only ringreduce,impi,floor --collectives all_reduce
 
-`make bench-peers` installs the peers first.
+`make bench-peers` installs the peers first. gather_v and so on are gathers of blocks of different lengths. All calls
+are in place, except all_to_all and all_to_all_v.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from bench.peers.contestants import MPIS, TUNED, all_contestants
+from ringreduce.bench.problem import BLOCKWISE, FACTS, UNEVEN
 from ringreduce.bench.programs import Contestant, Question, compare
 from ringreduce.bench.report import mode_text, report
 from ringreduce.bench.results import as_dict, save
@@ -50,7 +53,7 @@ def parse_arguments() -> Namespace:
     if strangers:
         parser.error(f"no contestant is called {', '.join(strangers)}")
     if options.collectives == ["all"]:
-        options.collectives = ["all_reduce", "reduce_scatter", "all_gather"]
+        options.collectives = [*FACTS, *UNEVEN]
     options.sizes = options.sizes or list(QUICK_SIZES if options.quick else SIZES)
     options.sizes += [LARGE] if options.large else []
     options.launches = options.launches or (1 if options.quick else 3)
@@ -71,9 +74,11 @@ def references(contestants: list[Contestant], chosen: str | None) -> dict[str, l
 
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:
-    # A block of a reduce-scatter or an all-gather has at least one element.
-    smallest = 4 if collective == "all_reduce" else 4 * ranks
-    return Question(collective, ranks, tuple(s for s in options.sizes if s >= smallest), options.budget)
+    if collective == "barrier":
+        return Question(collective, ranks, (0,), options.budget)
+    smallest = 4 * ranks if collective in BLOCKWISE else 4  # a block has at least one element
+    sizes = dict.fromkeys(max(smallest, nbytes) for nbytes in options.sizes)
+    return Question(collective, ranks, tuple(sizes), options.budget)
 
 
 def main() -> None:
@@ -85,8 +90,9 @@ def main() -> None:
     for collective in options.collectives:
         for ranks in options.ranks:
             question = question_for(collective, ranks, options)
-            results = compare(contestants, question, options.launches, options.timeout)
-            print(f"{collective}, float32 sum, in place, {ranks} ranks. {mode_text(results.facts)}\n")
+            some = [one for one in contestants if one.kind != "floor" or collective != "barrier"]
+            results = compare(some, question, options.launches, options.timeout)
+            print(f"{collective}, float32 sum, {ranks} ranks. {mode_text(results.facts)}\n")
             text = report(results, collective, references(contestants, options.reference))
             print(text, end="\n\n", flush=True)
             tables.append(as_dict(results))

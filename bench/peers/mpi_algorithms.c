@@ -50,7 +50,8 @@ static void exchange_and_add(const float* out, size_t out_count, int to, float* 
   MPI_Waitall(sending, sends, MPI_STATUSES_IGNORE);
 }
 
-static void ring(void* context, float* buffer, size_t count) {
+static void ring(void* context, float* buffer, float* result, size_t count) {
+  (void)result;
   const ring_context* c = context;
   const int n = c->ranks, right = (c->rank + 1) % n, left = (c->rank + n - 1) % n;
 #define BEGIN(chunk) (count * (size_t)(chunk) / (size_t)n)
@@ -66,7 +67,8 @@ static void ring(void* context, float* buffer, size_t count) {
   }
 }
 
-static void doubling(void* context, float* buffer, size_t count) {
+static void doubling(void* context, float* buffer, float* result, size_t count) {
+  (void)result;
   const ring_context* c = context;
   for (int distance = 1; distance < c->ranks; distance *= 2) {
     const int peer = c->rank ^ distance;
@@ -75,8 +77,8 @@ static void doubling(void* context, float* buffer, size_t count) {
   }
 }
 
-static void library(void* context, float* buffer, size_t count) {
-  (void)context;
+static void library(void* context, float* buffer, float* result, size_t count) {
+  (void)context, (void)result;
   MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
@@ -108,7 +110,6 @@ int main(int argc, char** argv) {
   c.scratch = aligned_alloc(4096, LARGEST);
   const char* algorithm = pr_option(argc, argv, "--algorithm", "ring");
   pr_case test = {0};
-  test.collective = PR_ALL_REDUCE;
   test.call = strcmp(algorithm, "ring") == 0 ? ring : strcmp(algorithm, "doubling") == 0 ? doubling : library;
   test.context = &c;
   if (c.ranks > PR_MAX_RANKS || c.scratch == NULL) MPI_Abort(MPI_COMM_WORLD, 2);

@@ -1,7 +1,7 @@
 // The measuring protocol of all benchmark programs in C and C++, which makes their figures comparable.
 //
 // A program provides one function, which runs the collective in place on a buffer, and calls pr_measure for
-// each size. pr_measure does this:
+// each size. An all-to-all has another buffer for its result, as most callers do. pr_measure does this:
 //
 //   1. Warm up with single calls. From their times all ranks derive the same plan: the number of calls in a
 //      sample (the batch) and the number of samples (iterations).
@@ -27,22 +27,39 @@
 #define PR_WARMUP 8
 #define PR_DEFAULT_BUDGET "0.5"  // seconds per size
 
-typedef enum { PR_ALL_REDUCE, PR_REDUCE_SCATTER, PR_ALL_GATHER, PR_SCALE } pr_collective;
-static const char* const pr_collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "scale"};
-
-// Runs the collective in place. The buffer is the whole input of a reduce-scatter or output of an all-gather.
-typedef void (*pr_call)(void* context, float* buffer, size_t count);
+// The collectives, as csrc/schedule/collective.h lists them, and the floor.
+typedef enum { PR_NOTHING, PR_WHOLE, PR_ON_ROOT, PR_OWN_BLOCK, PR_EXCHANGED } pr_holds;
 
 typedef struct {
-  pr_collective collective;
+  const char* name;
+  int reduces;
+  pr_holds before, after;  // what a rank's buffer holds
+} pr_collective;
+
+static const pr_collective pr_collectives[] = {
+    {"all_reduce", 1, PR_WHOLE, PR_WHOLE},     {"reduce_scatter", 1, PR_WHOLE, PR_OWN_BLOCK},
+    {"all_gather", 0, PR_OWN_BLOCK, PR_WHOLE}, {"broadcast", 0, PR_ON_ROOT, PR_WHOLE},
+    {"reduce", 1, PR_WHOLE, PR_ON_ROOT},       {"gather", 0, PR_OWN_BLOCK, PR_ON_ROOT},
+    {"scatter", 0, PR_ON_ROOT, PR_OWN_BLOCK},  {"all_to_all", 0, PR_EXCHANGED, PR_EXCHANGED},
+    {"barrier", 0, PR_NOTHING, PR_NOTHING},    {"scale", 0, PR_WHOLE, PR_WHOLE},
+};
+enum { PR_COLLECTIVES = sizeof pr_collectives / sizeof pr_collectives[0], PR_SCALE = PR_COLLECTIVES - 1 };
+
+// Runs the collective. The buffer holds all blocks, each at its place. The root is rank 0. `result` is the
+// buffer, except of an all-to-all.
+typedef void (*pr_call)(void* context, float* buffer, float* result, size_t count);
+
+typedef struct {
+  int collective;  // its place in pr_collectives
+  int uneven;      // "all_gather_v" and so on: blocks of different lengths, see pr_offset
   size_t bytes;
   pr_call call;
   void* context;
-  // These allocate and free the arena. If they are NULL, pr_measure_sizes uses ordinary memory.
+  // These allocate and free the arenas. If they are NULL, pr_measure_sizes uses ordinary memory.
   float* (*allocate)(void* context, size_t bytes);
   void (*release)(void* context, float* arena);
-  float* arena;      // at least pr_arena_bytes(bytes); pr_measure_sizes sets it
-  int result_block;  // the block with a reduce-scatter's result: 0 with MPI_IN_PLACE, `rank` with NCCL
+  float *arena, *results;  // at least pr_arena_bytes(bytes); pr_measure_sizes sets them
+  int result_first;  // a reduce-scatter's result is at the beginning of the buffer, as with MPI_IN_PLACE
 } pr_case;
 
 typedef struct {
@@ -63,18 +80,73 @@ static inline float pr_value(uint32_t rank, uint32_t index, uint32_t iteration) 
   return (float)(((index + 1u) * 2654435761u + seed) >> 24);
 }
 
-static inline float pr_expected(const pr_world* world, const pr_case* c, size_t index, int iteration) {
-  const size_t block = c->bytes / sizeof(float) / (size_t)world->ranks;
-  const uint32_t own = (uint32_t)world->rank;
-  if (c->collective == PR_SCALE) return 2 * pr_value(own, (uint32_t)index, (uint32_t)iteration);
-  if (c->collective == PR_ALL_GATHER) {
-    return pr_value((uint32_t)(index / block), (uint32_t)index, (uint32_t)iteration);
+static inline const pr_collective* pr_facts(const pr_case* c) {
+  return &pr_collectives[c->collective];
+}
+
+static inline int pr_has_blocks(const pr_collective* facts) {
+  return facts->before == PR_OWN_BLOCK || facts->after == PR_OWN_BLOCK || facts->before == PR_EXCHANGED;
+}
+
+// Where a rank's block begins; that of rank `ranks` is the end. Uneven blocks grow with the rank.
+static inline size_t pr_offset(const pr_world* world, const pr_case* c, int rank) {
+  const size_t count = c->bytes / sizeof(float), n = (size_t)world->ranks, r = (size_t)rank;
+  return c->uneven ? count * r * (r + 1) / (n * (n + 1)) : count / n * r;
+}
+
+static inline size_t pr_length(const pr_world* world, const pr_case* c, int rank) {
+  return pr_offset(world, c, rank + 1) - pr_offset(world, c, rank);
+}
+
+// Of the blocks that a rank sends in an all-to-all, and of those that it receives: each pair of ranks sends
+// each other as much.
+static inline size_t pr_exchanged(const pr_world* world, const pr_case* c, int rank, int other) {
+  return pr_length(world, c, (rank + other) % world->ranks);
+}
+
+static inline size_t pr_exchange_offset(const pr_world* world, const pr_case* c, int rank, int other) {
+  size_t offset = 0;
+  for (int k = 0; k < other; ++k) offset += pr_exchanged(world, c, rank, k);
+  return offset;
+}
+
+// A part of a rank's result: its place, and the place and the rank that its values come from.
+enum { PR_FROM_ALL = -1 };
+typedef struct {
+  size_t at, from, length;
+  int source;
+} pr_part;
+
+// Returns the part that comes from rank k, or in part 0 the whole result. Others are empty.
+static inline pr_part pr_part_of(const pr_world* world, const pr_case* c, int k) {
+  const pr_collective* facts = pr_facts(c);
+  const int me = world->rank;
+  const size_t own = pr_offset(world, c, me), place = pr_offset(world, c, k);
+  pr_part part = {0, 0, 0, facts->reduces ? PR_FROM_ALL : facts->before == PR_ON_ROOT ? 0 : me};
+  if (facts->after == PR_NOTHING || (facts->after == PR_ON_ROOT && me != 0)) return part;
+  if (facts->after == PR_EXCHANGED) {
+    part.at = pr_exchange_offset(world, c, me, k), part.from = pr_exchange_offset(world, c, k, me);
+    part.length = pr_exchanged(world, c, me, k), part.source = k;
+  } else if (facts->before == PR_OWN_BLOCK) {
+    part.at = part.from = place, part.length = pr_length(world, c, k), part.source = k;
+  } else if (k == 0 && facts->after == PR_OWN_BLOCK) {
+    part.at = facts->reduces && c->result_first ? 0 : own, part.from = own;
+    part.length = pr_length(world, c, me);
+  } else if (k == 0) {
+    part.length = c->bytes / sizeof(float);
   }
+  return part;
+}
+
+static inline float pr_expected(const pr_world* world, const pr_case* c, int source, size_t index,
+                                int iteration) {
+  const int first = source == PR_FROM_ALL ? 0 : source,
+            end = source == PR_FROM_ALL ? world->ranks : source + 1;
   float sum = 0;
-  for (int rank = 0; rank < world->ranks; ++rank) {
+  for (int rank = first; rank < end; ++rank) {
     sum += pr_value((uint32_t)rank, (uint32_t)index, (uint32_t)iteration);
   }
-  return sum;
+  return c->collective == PR_SCALE ? 2 * sum : sum;
 }
 
 // The buffers of a batch lie one after the other, each on its own cache lines.
@@ -83,7 +155,7 @@ static inline size_t pr_stride(size_t bytes) {
 }
 
 static inline int pr_batch(size_t bytes) {
-  const size_t fit = PR_BATCH_BYTES / pr_stride(bytes);
+  const size_t fit = PR_BATCH_BYTES / (bytes ? pr_stride(bytes) : 1);
   return fit > PR_MAX_BATCH ? PR_MAX_BATCH : fit < 1 ? 1 : (int)fit;
 }
 
@@ -91,8 +163,8 @@ static inline size_t pr_arena_bytes(size_t bytes) {
   return pr_stride(bytes) * (size_t)pr_batch(bytes);
 }
 
-static inline float* pr_buffer(const pr_case* c, int index) {
-  return c->arena + pr_stride(c->bytes) / sizeof(float) * (size_t)index;
+static inline size_t pr_place(const pr_case* c, int index) {
+  return pr_stride(c->bytes) / sizeof(float) * (size_t)index;
 }
 
 // Half of the budget is reserved for rewriting the buffers.
@@ -110,14 +182,16 @@ static inline pr_plan pr_make_plan(size_t bytes, double call_seconds, double bud
 static inline void pr_sample(const pr_world* world, const pr_case* c, int batch, int iteration) {
   const size_t count = c->bytes / sizeof(float);
   for (int k = 0; k < batch; ++k) {
-    float* buffer = pr_buffer(c, k);
+    float* buffer = c->arena + pr_place(c, k);
     for (size_t i = 0; i < count; ++i) {
       buffer[i] = pr_value((uint32_t)world->rank, (uint32_t)i, (uint32_t)iteration);
     }
   }
   pr_barrier(world);
   const double start = pr_now();
-  for (int k = 0; k < batch; ++k) c->call(c->context, pr_buffer(c, k), count);
+  for (int k = 0; k < batch; ++k) {
+    c->call(c->context, c->arena + pr_place(c, k), c->results + pr_place(c, k), count);
+  }
   world->shared->stop[world->rank][iteration] = pr_now();
   world->shared->start[world->rank][iteration] = start;
   pr_barrier(world);
@@ -152,16 +226,12 @@ static inline double pr_warm_up(const pr_world* world, const pr_case* c) {
 }
 
 static inline long long pr_count_wrong(const pr_world* world, const pr_case* c, pr_plan plan) {
-  const size_t count = c->bytes / sizeof(float), block = count / (size_t)world->ranks;
-  const int scattered = c->collective == PR_REDUCE_SCATTER;
-  const size_t length = scattered ? block : count;
-  const size_t first = scattered ? block * (size_t)world->rank : 0;
-  const size_t offset = scattered ? block * (size_t)c->result_block : 0;
   long long wrong = 0;
-  for (int k = 0; k < plan.batch; ++k) {
-    const float* result = pr_buffer(c, k) + offset;
-    for (size_t i = 0; i < length; ++i) {
-      wrong += result[i] != pr_expected(world, c, first + i, plan.iterations - 1);
+  for (int k = 0; k < world->ranks; ++k) {
+    const pr_part part = pr_part_of(world, c, k);
+    for (size_t i = 0; i < part.length; ++i) {
+      const float right = pr_expected(world, c, part.source, part.from + i, plan.iterations - 1);
+      for (int b = 0; b < plan.batch; ++b) wrong += c->results[pr_place(c, b) + part.at + i] != right;
     }
   }
   return wrong;
@@ -191,10 +261,10 @@ static inline pr_result pr_measure(const pr_world* world, const pr_case* c, doub
 static inline void pr_print(const char* library, const pr_world* world, const pr_case* c,
                             const pr_result* r) {
   printf(
-      "{\"library\": \"%s\", \"collective\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.4f, "
+      "{\"library\": \"%s\", \"collective\": \"%s%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.4f, "
       "\"p25_us\": %.4f, \"p75_us\": %.4f, \"iterations\": %d, \"batch\": %d, \"wrong\": %lld}\n",
-      library, pr_collective_names[c->collective], world->ranks, c->bytes, 1e6 * r->median, 1e6 * r->p25,
-      1e6 * r->p75, r->plan.iterations, r->plan.batch, r->wrong);
+      library, pr_facts(c)->name, c->uneven ? "_v" : "", world->ranks, c->bytes, 1e6 * r->median,
+      1e6 * r->p25, 1e6 * r->p75, r->plan.iterations, r->plan.batch, r->wrong);
   fflush(stdout);
 }
 
@@ -207,36 +277,51 @@ static inline const char* pr_option(int argc, char** argv, const char* name, con
   return otherwise;
 }
 
-static inline pr_collective pr_parse_collective(const char* name) {
-  for (int i = PR_ALL_REDUCE; i <= PR_SCALE; ++i) {
-    if (strcmp(name, pr_collective_names[i]) == 0) return (pr_collective)i;
+// Sets the collective from its name. "_v" after one with blocks makes them uneven.
+static inline void pr_parse_collective(pr_case* c, const char* name) {
+  for (c->collective = 0; c->collective < PR_COLLECTIVES; ++c->collective) {
+    const size_t length = strlen(pr_facts(c)->name);
+    if (strncmp(name, pr_facts(c)->name, length) != 0) continue;
+    c->uneven = pr_has_blocks(pr_facts(c)) && strcmp(name + length, "_v") == 0;
+    if (c->uneven || name[length] == '\0') return;
   }
   fprintf(stderr, "no collective is called %s\n", name);
   exit(2);
 }
 
-// Measures and prints each of the comma-separated sizes. `c` holds everything but the size and the arena.
+static inline float* pr_allocate(const pr_case* c) {
+  const size_t bytes = (pr_arena_bytes(c->bytes) / 4096 + 1) * 4096;
+  float* arena = (float*)(c->allocate ? c->allocate(c->context, bytes) : aligned_alloc(4096, bytes));
+  if (arena == NULL) abort();
+  return arena;
+}
+
+static inline void pr_free(const pr_case* c, float* arena) {
+  c->release ? c->release(c->context, arena) : free(arena);
+}
+
+// Measures and prints each of the comma-separated sizes, which are 0 for a barrier. `c` holds everything but
+// the size and the arenas.
 static inline void pr_measure_sizes(const pr_world* world, pr_case c, int argc, char** argv,
                                     const char* library) {
   const double budget = atof(pr_option(argc, argv, "--budget", PR_DEFAULT_BUDGET));
   const char* next = pr_option(argc, argv, "--sizes", "4,1024,65536,4194304");
-  const int whole = c.collective == PR_ALL_REDUCE || c.collective == PR_SCALE;
-  const size_t unit = sizeof(float) * (whole ? 1 : (size_t)world->ranks);
+  const pr_collective* facts = pr_facts(&c);
+  const size_t unit = sizeof(float) * (pr_has_blocks(facts) ? (size_t)world->ranks : 1);
   while (*next != '\0') {
     char* end;
     c.bytes = strtoull(next, &end, 10);
-    if (end == next || c.bytes == 0 || c.bytes % unit != 0) {
+    if (end == next || (c.bytes == 0) != (facts->before == PR_NOTHING) || c.bytes % unit != 0) {
       fprintf(stderr, "--sizes takes multiples of %zu bytes, separated by commas: %s\n", unit, next);
       exit(2);
     }
     next = *end == ',' ? end + 1 : end;
-    const size_t arena_bytes = (pr_arena_bytes(c.bytes) + 4095) / 4096 * 4096;
-    c.arena = (float*)(c.allocate ? c.allocate(c.context, arena_bytes) : aligned_alloc(4096, arena_bytes));
-    if (c.arena == NULL) abort();
+    c.arena = pr_allocate(&c);
+    c.results = facts->before == PR_EXCHANGED ? pr_allocate(&c) : c.arena;
     const pr_result result = pr_measure(world, &c, budget);
     if (world->rank == 0) pr_print(library, world, &c, &result);
-    if (c.release) c.release(c.context, c.arena);
-    if (!c.allocate) free(c.arena);
+    if (c.results != c.arena) pr_free(&c, c.results);
+    pr_free(&c, c.arena);
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 import ringreduce
@@ -12,6 +13,8 @@ from ringreduce.bench.protocol import measure_sizes, parser
 def rank_main(comm: ringreduce.Communicator, options: Namespace) -> None:
     library = ours(comm, options.algorithm, options.memory == "shared")
     library.name = "ringreduce-python"
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})  # as the C++ program and the MPIs bind theirs
     measure_sizes(library, options)
 
 

@@ -11,6 +11,7 @@ from ringreduce.annotations import A, Algorithm, Array, No, Op, Stream, Wire, Ye
 from ringreduce.communicator.arrays import arrays, blocks
 from ringreduce.communicator.base import Base
 from ringreduce.communicator.work import Work
+from ringreduce.schedules.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -387,5 +388,5 @@ class Collectives(Base):
 
 # A call of a few bytes takes less time than a Python function with so many arguments. The engine makes the usual calls
 # itself, and leaves the others to these methods.
-for _name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+for _name in COLLECTIVES:
     setattr(Collectives, _name, _engine.fast_method(_name, getattr(Collectives, _name)))

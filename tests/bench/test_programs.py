@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringreduce.bench import peers, problem, protocol
+from ringreduce.bench import mpi, peers, problem, protocol
 from ringreduce.bench.programs import Contestant, Question, compare, take_turns
 from ringreduce.bench.report import report
 from ringreduce.bench.results import Results, Row, merge
@@ -150,6 +150,24 @@ int main(void) {
       const pr_plan plan = pr_make_plan(bytes, call, 0.5);
       printf("%zu %.17g %d %d\\n", bytes, call, plan.batch, plan.iterations);
     }
+  puts("collectives");
+  static const char* const holds[] = {"nothing", "whole", "on_root", "own_block", "exchanged"};
+  for (int i = 0; i < PR_SCALE; ++i) {
+    const pr_collective one = pr_collectives[i];
+    printf("%s %d %s %s\\n", one.name, one.reduces, holds[one.before], holds[one.after]);
+  }
+  puts("blocks");
+  const char* const names[] = {"gather", "gather_v", "all_to_all_v"};
+  for (int i = 0; i < 3; ++i) {
+    const pr_world world = {1, 3, 0, NULL};
+    pr_case c = {.bytes = 48};
+    pr_parse_collective(&c, names[i]);
+    for (int k = 0; k < 3; ++k)
+      if (pr_facts(&c)->before == PR_EXCHANGED)
+        printf("%zu %zu\\n", pr_exchange_offset(&world, &c, 1, k), pr_exchanged(&world, &c, 1, k));
+      else
+        printf("%zu %zu\\n", pr_offset(&world, &c, k), pr_length(&world, &c, k));
+  }
   puts("values");
   for (int i = 0; i < 100; ++i) printf("%g %g\\n", pr_value(3, i, 0), pr_value(7, i, 5));
 }
@@ -161,10 +179,20 @@ def test_the_protocol_is_the_same_in_c_and_in_python(tmp_path: Path) -> None:
     program.write_text("#define _GNU_SOURCE\n" + C_PROGRAM)
     subprocess.run(["cc", f"-I{BENCH}", str(program), "-o", str(tmp_path / "protocol")], check=True)
     out = subprocess.run([str(tmp_path / "protocol")], capture_output=True, text=True, check=True).stdout
-    plans, values = out.split("values\n")
+    plans, out = out.split("collectives\n")
+    collectives, out = out.split("blocks\n")
+    blocks, values = out.split("values\n")
     for line in plans.splitlines():
         nbytes, call, batch, iterations = line.split()
         assert protocol.plan(int(nbytes), float(call), 0.5) == (int(batch), int(iterations))
+    facts = {
+        name: (reduces == "1", *holds) for name, reduces, *holds in map(str.split, collectives.splitlines())
+    }
+    assert facts == problem.FACTS
+    asked = [problem.Problem(name, 48) for name in ("gather", "gather_v", "all_to_all_v")]
+    assert [[int(word) for word in line.split()] for line in blocks.splitlines()] == [
+        [block.start, block.stop - block.start] for one in asked for block in one.blocks(1, 3)
+    ]
     expected = np.stack([problem.fill(3, 100, 0), problem.fill(7, 100, 5)], axis=1)
     assert np.array_equal(
         np.array([line.split() for line in values.splitlines()], dtype=np.float32), expected
@@ -181,3 +209,25 @@ def test_the_floor_is_measured_and_right(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in out.splitlines()]
     assert [(line["bytes"], line["wrong"]) for line in lines] == [(4, 0), (4096, 0)]
     assert all(line["p25_us"] <= line["median_us"] <= line["p75_us"] for line in lines)
+
+
+def test_every_collective_of_an_mpi_in_c_is_right(tmp_path: Path) -> None:
+    mpicc = ROOT / ".venv-mpich" / "bin" / "mpicc"
+    if not mpicc.exists():
+        pytest.skip("make bench-peers installs MPICH")
+    program = tmp_path / "program"
+    source = BENCH / "peers" / "mpi_collectives.c"
+    subprocess.run([str(mpicc), "-std=gnu11", "-O2", str(source), "-o", str(program)], check=True)
+    start = [*mpi.launcher("mpich", mpicc.with_name("mpirun"), 3), str(program), "--budget", "0.01"]
+    environment = {**os.environ, **mpi.environment("mpich", mpicc.parents[1], 3)}
+    for name in (*problem.FACTS, *problem.UNEVEN):
+        sizes = "0" if name == "barrier" else "12,4800"
+        ended = subprocess.run(
+            [*start, "--collective", name, "--sizes", sizes], capture_output=True, text=True, env=environment,
+            timeout=60, check=True,
+        )  # fmt: skip
+        rows = [json.loads(line) for line in ended.stdout.splitlines()]
+        asked = [int(size) for size in sizes.split(",")]
+        assert [(row["collective"], row["bytes"], row["wrong"]) for row in rows] == [
+            (name, n, 0) for n in asked
+        ]

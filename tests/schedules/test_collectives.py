@@ -31,8 +31,8 @@ def test_only_what_combines_takes_an_op_and_only_what_is_rooted_a_root():
 
 
 def test_names_for_programs_that_cannot_import_the_table():
-    assert set(problem.BLOCKWISE) == {name for name, one in COLLECTIVES.items() if one.has_blocks}
-    assert set(problem.ROOT_ONLY) == {name for name, one in COLLECTIVES.items() if one.after == "on_root"}
+    assert {name: (one.reduces, one.before, one.after) for name, one in COLLECTIVES.items()} == problem.FACTS
+    assert set(problem.UNEVEN.values()) == {name for name, one in COLLECTIVES.items() if one.has_blocks}
     assert tuple(name for name, one in COLLECTIVES.items() if one.reduces) == reference.SUMS
 
 

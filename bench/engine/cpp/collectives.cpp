@@ -20,22 +20,45 @@ using namespace ringreduce;
 struct Context {
   Communicator* comm;
   Call call;
+  const pr_world* world;
+  const pr_case* asked;
+  std::size_t bytes;  // that the extents are for
+  Extents extents;
 };
 
-Collective collective_of(pr_collective collective) {
-  if (collective == PR_REDUCE_SCATTER) return Collective::reduce_scatter;
-  return collective == PR_ALL_GATHER ? Collective::all_gather : Collective::all_reduce;
+Collective collective_of(const pr_case& asked) {
+  const auto same = [&](const CollectiveFacts& one) { return one.name == pr_facts(&asked)->name; };
+  const auto* const found = std::find_if(collective_facts.begin(), collective_facts.end(), same);
+  if (found == collective_facts.end()) std::exit(2);
+  return static_cast<Collective>(found - collective_facts.begin());
+}
+
+// Blocks of the size that is called next.
+void divide(Context& context, std::size_t bytes) {
+  auto& [comm, call, world, asked, of_bytes, extents] = context;
+  pr_case c = *asked;
+  c.bytes = of_bytes = bytes;
+  const bool exchanged = call.collective == Collective::all_to_all;
+  extents = {};
+  for (int rank = 0; rank < comm->size(); ++rank) {
+    extents.offset.push_back(exchanged ? pr_exchange_offset(world, &c, comm->rank(), rank)
+                                       : pr_offset(world, &c, rank));
+    extents.count.push_back(exchanged ? pr_exchanged(world, &c, comm->rank(), rank)
+                                      : pr_length(world, &c, rank));
+  }
+  call.count = has_blocks(call.collective) ? extents.count[0] : bytes / sizeof(float);
+  call.input_extents = call.output_extents = c.uneven ? &extents : nullptr;
 }
 
 // In place: a rank's own block lies in the buffer of all blocks.
-void run(void* context, float* buffer, std::size_t count) {
-  auto& [comm, call] = *static_cast<Context*>(context);
-  const bool whole = call.collective == Collective::all_reduce;
-  call.count = whole ? count : count / static_cast<std::size_t>(comm->size());
-  float* own = buffer + (whole ? 0 : call.count * static_cast<std::size_t>(comm->rank()));
-  call.input = call.collective == Collective::all_gather ? own : buffer;
-  call.output = call.collective == Collective::reduce_scatter ? own : buffer;
-  comm->run(call);
+void run(void* given, float* buffer, float* result, std::size_t count) {
+  auto& context = *static_cast<Context*>(given);
+  auto& call = context.call;
+  if (context.bytes != count * sizeof(float)) divide(context, count * sizeof(float));
+  const auto own = context.extents.offset[static_cast<std::size_t>(context.comm->rank())];
+  call.input = buffer + (contents(call.collective, true) == Holds::own_block ? own : 0);
+  call.output = result + (contents(call.collective, false) == Holds::own_block ? own : 0);
+  context.comm->run(call);
 }
 
 int algorithm_of(Collective collective, const char* name) {
@@ -71,7 +94,8 @@ void measure_in_turn(const pr_world& world, Context& context, const std::vector<
     for (std::size_t i = 0; i < together; ++i) {
       const std::size_t size = size_of(i);
       if (at + size > bytes) at = 0;
-      run(&context, memory.data() + at / sizeof(float), size / sizeof(float));
+      float* const buffer = memory.data() + at / sizeof(float);
+      run(&context, buffer, buffer, size / sizeof(float));
       at += (size + line - 1) / line * line;
     }
     return (pr_now() - start) / static_cast<double>(together);
@@ -106,16 +130,15 @@ int main(int argc, char** argv) {
     Communicator comm(ShmTransport::create(rank, ranks, bench::exchange_of(meeting, world)), Options());
     pr_pin(rank);
     pr_case c{};
-    c.collective = pr_parse_collective(pr_option(argc, argv, "--collective", "all_reduce"));
-    Context context{&comm, {}};
-    context.call.collective = collective_of(c.collective);
+    pr_parse_collective(&c, pr_option(argc, argv, "--collective", "all_reduce"));
+    Context context{&comm, {}, &world, &c, std::string::npos, {}};
+    context.call.collective = collective_of(c);
     context.call.algorithm =
         algorithm_of(context.call.collective, pr_option(argc, argv, "--algorithm", "auto"));
     context.call.slice_bytes = std::strtoull(pr_option(argc, argv, "--slice", "0"), nullptr, 10);
     context.call.lanes = std::atoi(pr_option(argc, argv, "--lanes", "0"));
     c.call = run;
     c.context = &context;
-    c.result_block = rank;
     if (std::strcmp(pr_option(argc, argv, "--memory", "ordinary"), "shared") == 0) {
       c.allocate = [](void*, std::size_t bytes) { return static_cast<float*>(shared_heap::allocate(bytes)); };
       c.release = [](void*, float* arena) { shared_heap::free(arena); };

@@ -21,7 +21,7 @@ struct Context {
   Call call;
 };
 
-void run(void* context, float* buffer, std::size_t count) {
+void run(void* context, float* buffer, float* /*result*/, std::size_t count) {
   auto& [comm, call] = *static_cast<Context*>(context);
   call.count = count;
   call.input = call.output = buffer;
@@ -59,7 +59,6 @@ int main(int argc, char** argv) {
   Communicator comm(job->connect(job->rank, job->size, exchange), Options());
   const char* algorithm = pr_option(argc, argv, "--algorithm", "auto");
   pr_case c{};
-  c.collective = PR_ALL_REDUCE;
   Context context{&comm, {}};
   context.call.collective = Collective::all_reduce;
   context.call.dtype = DType::float32;

@@ -73,7 +73,7 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   const Layout* layout = last ? &plan.last_slice : &plan.full;
   // The layout of a full slice, computed for slice 0, serves all of them.
   const std::size_t shift = last || plan.uneven ? 0 : slice * plan.geometry.slice * plan.geometry.element;
-  if (plan.uneven) {
+  if (plan.uneven && !last) {
     cursor.layout.resolve(*plan.program, plan.geometry, slice);
     layout = &cursor.layout;
   }
@@ -236,6 +236,7 @@ bool Executor::fence(const Cursor& cursor, const Step& step) {
 
 bool Executor::lends(const Action& send) const {
   if (coded() || send.bytes < lend_from || send.runs().size() != 1) return false;
+  if (task_.plan->copies && !transport_.facts().queues) return false;
   const Memory from = send.moves->from;
   if (send.step->lendable && reachable(from)) return true;
   if (send.step->shared && reachable(from) && reachable(Memory::output)) return true;

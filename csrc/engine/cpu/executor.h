@@ -77,7 +77,7 @@ class Executor {
     bool clean = false;                  // all of `state` is pending
     std::vector<SendState> state;        // by step: of sends
     std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
-    Layout layout;                       // if no two slices are alike
+    Layout layout;                       // of an uneven slice
 
     std::byte* at(Memory memory, std::size_t offset) const { return base[static_cast<int>(memory)] + offset; }
     std::byte* source(const Move& move) const { return at(move.from, move.source); }

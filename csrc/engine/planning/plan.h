@@ -13,9 +13,10 @@ struct Tally;
 // no plan is in the first-level cache.
 struct Plan {
   const Program* program = nullptr;
-  Layout last_slice;               // of the last slice, if slices are alike
+  Layout last_slice;
   int lanes = 1;                   // slices in flight
   bool uneven = false;             // no two slices are alike
+  bool copies = false;             // messages are copied, also where peers could read them in place
   Encoding wire = Encoding::none;  // if not none, the program is coded
   mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
   Combine combine = nullptr;       // for values of several ranks
@@ -25,7 +26,7 @@ struct Plan {
   std::uint64_t contract = 0;
   Record record;
   Geometry geometry;
-  Layout full;                // of every slice but the last, if slices are alike
+  Layout full;                // of every slice but the last, unless they are uneven
   int algorithm = automatic;  // the chosen one
   int forest = -1;            // of "synthesised": see Way
   std::uint64_t variant = 0;  // the variant it was made as, for the contract

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ class Planner {
 
  private:
   void forget();
+  const Plan& plan_uneven(const Call& call, const PlanKey& key, const Target& target);
   Plan make(const Call& call, const Target& target);
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
@@ -101,7 +103,12 @@ class Planner {
   double pace_ = 1, latency_ = 0;             // see Situation
   std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
   Plans plans_;
-  Plan uneven_;
+  // The last call with uneven blocks, which the next one often repeats.
+  struct Uneven {
+    std::optional<PlanKey> key;
+    Extents input, output;
+    Plan plan;
+  } uneven_;
   std::map<std::array<int, 6>, std::unique_ptr<Program>> programs_;
   std::unique_ptr<Synthesis> synthesis_;
   std::map<std::size_t, Way> ways_;  // by the buffer's rounded-up size

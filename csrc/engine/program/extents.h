@@ -10,6 +10,7 @@ namespace ringreduce {
 struct Extents {
   std::vector<std::size_t> offset;
   std::vector<std::size_t> count;
+  friend bool operator==(const Extents&, const Extents&) = default;
 };
 
 }  // namespace ringreduce

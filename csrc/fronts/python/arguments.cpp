@@ -41,15 +41,10 @@ void check_places(const ArrayView& input, const ArrayView& output) {
   throw InvalidArgument("x is in " + place(input.device) + ", but out is in " + place(output.device));
 }
 
-Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int world) {
-  if (static_cast<int>(counts.size()) != world) {
-    throw InvalidArgument(std::string(name) + " must have one number for each of the " +
-                          std::to_string(world) + " ranks, not " + std::to_string(counts.size()));
-  }
-  Extents extents{{}, counts};
-  extents.offset.resize(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), extents.offset.begin(), std::size_t{0});
-  return extents;
+void check_world(const Extents& extents, const char* name, int world) {
+  if (static_cast<int>(extents.count.size()) == world) return;
+  throw InvalidArgument(std::string(name) + " must have one number for each of the " + std::to_string(world) +
+                        " ranks, not " + std::to_string(extents.count.size()));
 }
 
 std::size_t total(const Extents& extents) {
@@ -106,15 +101,20 @@ int root_of(const Communicator& comm, nb::handle root) {
   return static_cast<int>(whole(root, "root", 0, comm.size() - 1, "a rank"));
 }
 
+Extents extents_of(std::vector<std::size_t> counts) {
+  Extents extents{std::vector<std::size_t>(counts.size()), std::move(counts)};
+  std::exclusive_scan(extents.count.begin(), extents.count.end(), extents.offset.begin(), std::size_t{0});
+  return extents;
+}
+
 Call make_call(const Communicator& comm, Collective collective, nb::handle input, nb::handle output, int root,
-               nb::handle given_input_counts, nb::handle given_output_counts, Extents& input_extents,
-               Extents& output_extents, Held& held) {
+               const Blocks& uneven, Held& held) {
   Call call;
   call.collective = collective;
   call.root = root;
-  const bool two = !given_output_counts.is_none();
-  const auto input_counts = counts(given_input_counts, two ? "send_counts" : "counts");
-  const auto output_counts = counts(given_output_counts, "recv_counts");
+  const bool two = uneven.output.has_value();
+  const char* const sent = !uneven.input ? nullptr : two ? "send_counts" : "counts";
+  const char* const received = two ? "recv_counts" : sent;
   const bool is_root = comm.rank() == call.root;
   // A broadcast has one array, on all ranks.
   const bool has_input = has_array(collective, true, is_root) || ends_alike(collective);
@@ -135,9 +135,10 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
   const bool input_all = contents(collective, true) != Holds::own_block;
   const bool output_all = contents(collective, false) != Holds::own_block;
   std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
-  if (input_counts) {
-    input_extents = extents_of(*input_counts, two ? "send_counts" : "counts", comm.size());
-    output_extents = two ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
+  if (uneven.input) {
+    const Extents &input_extents = *uneven.input, &output_extents = two ? *uneven.output : input_extents;
+    check_world(input_extents, sent, comm.size());
+    check_world(output_extents, received, comm.size());
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
     if (contents(collective, true) == Holds::exchanged &&
@@ -146,10 +147,10 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
                             elements(input_extents.count[own]) + " and " +
                             elements(output_extents.count[own]));
     }
-    input_count = input_all ? total(input_extents) : input_extents.count[comm.rank()];
-    output_count = output_all ? total(output_extents) : output_extents.count[comm.rank()];
-    own_in = input_extents.offset[comm.rank()];
-    own_out = output_extents.offset[comm.rank()];
+    input_count = input_all ? total(input_extents) : input_extents.count[own];
+    output_count = output_all ? total(output_extents) : output_extents.count[own];
+    own_in = input_extents.offset[own];
+    own_out = output_extents.offset[own];
   } else {
     const bool all = in ? input_all : output_all;
     if (all && any.count % world != 0) {
@@ -161,8 +162,6 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
     output_count = output_all ? call.count * world : call.count;
     own_in = own_out = blocks ? call.count * static_cast<std::size_t>(comm.rank()) : 0;
   }
-  const char* const sent = !input_counts ? nullptr : two ? "send_counts" : "counts";
-  const char* const received = two ? "recv_counts" : sent;
   if (in) check_count(*in, "x", input_count, sent);
   if (out) check_count(*out, in && in->data == out->data ? "x" : "out", output_count, received);
   if (in && out) {
@@ -171,7 +170,7 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
       throw InvalidArgument(std::string("x has dtype ") + name_of(in->dtype) + ", but out has " +
                             name_of(out->dtype));
     }
-    if (in->data == out->data && in->count > 0 && input_extents.count != output_extents.count) {
+    if (in->data == out->data && in->count > 0 && two && uneven.input->count != uneven.output->count) {
       throw InvalidArgument("out may be x only if send_counts and recv_counts are equal");
     }
     check_overlap(*in, *out, input_all && !output_all ? own_in : 0, output_all && !input_all ? own_out : 0);

@@ -3,7 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
-#include <string>
+#include <optional>
+#include <vector>
 
 #include "engine/communicator/communicator.h"
 #include "fronts/python/arrays.h"
@@ -20,10 +21,15 @@ GpuOptions gpu_options(nanobind::handle max_blocks, nanobind::handle priority, G
 // Raises unless it is a rank.
 int root_of(const Communicator& comm, nanobind::handle root);
 
-// `input` or `output` may be None if the collective does not need it on this rank. With counts (elements
-// per rank), the extents are filled and the call points to them. `held`: as for view().
+// Uneven blocks. `output` is null where it is the same as `input`, which is the case except in an all-to-all.
+struct Blocks {
+  std::optional<Extents> input, output;
+};
+Extents extents_of(std::vector<std::size_t> counts);
+
+// `input` or `output` may be None if the collective does not need it on this rank. The call points to the
+// blocks. `held`: as for view().
 Call make_call(const Communicator& comm, Collective collective, nanobind::handle input,
-               nanobind::handle output, int root, nanobind::handle input_counts,
-               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents, Held& held);
+               nanobind::handle output, int root, const Blocks& blocks, Held& held);
 
 }  // namespace ringreduce

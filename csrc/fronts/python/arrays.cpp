@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -224,6 +225,27 @@ ArrayView view_on_host(nb::handle array, const char* argument, bool writable, He
   const ArrayView found = view(array, argument, writable, held);
   if (found.device == on_host) return found;
   refuse(PyExc_ValueError, std::string(argument) + " is in GPU memory, not in CPU memory");
+}
+
+std::optional<Rows> rows_of(nb::handle object) {
+  if (!object.is_valid() || !PyArray_Check(object.ptr())) return std::nullopt;
+  auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
+  if (PyArray_NDIM(array) == 0 || PyArray_NDIM(array) > most_axes) return std::nullopt;
+  return Rows{
+      static_cast<std::size_t>(PyArray_DIM(array, 0)),
+      static_cast<std::size_t>(PyArray_MultiplyList(PyArray_DIMS(array) + 1, PyArray_NDIM(array) - 1))};
+}
+
+nb::object new_rows(nb::handle like, std::size_t count) {
+  auto* const array = reinterpret_cast<PyArrayObject*>(like.ptr());
+  npy_intp shape[most_axes];
+  std::copy_n(PyArray_DIMS(array), PyArray_NDIM(array), shape);
+  shape[0] = static_cast<npy_intp>(count);
+  PyArray_Descr* const dtype = PyArray_DESCR(array);
+  Py_INCREF(dtype);  // PyArray_Empty takes a reference
+  nb::object made = nb::steal(PyArray_Empty(PyArray_NDIM(array), shape, dtype, 0));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
 }
 
 void import_numpy() {

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <optional>
 
 #include "engine/planning/call.h"
 #include "reduce/dtype.h"
@@ -27,6 +28,14 @@ struct ArrayView {
 ArrayView view(nanobind::handle array, const char* argument, bool writable, Held& held);
 // The same, with ValueError for an array that is not in CPU memory.
 ArrayView view_on_host(nanobind::handle array, const char* argument, bool writable, Held& held);
+
+// The rows of a NumPy array, along its first axis; nothing for other objects, null and an array without axes.
+struct Rows {
+  std::size_t count = 0, elements = 0;  // elements of a row
+};
+std::optional<Rows> rows_of(nanobind::handle array);
+// A new NumPy array with that number of rows, which are like those of the array.
+nanobind::object new_rows(nanobind::handle array, std::size_t count);
 
 // Called once, when the module is initialised.
 void import_numpy();

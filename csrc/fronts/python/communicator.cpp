@@ -90,9 +90,13 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   let_go();
   const bool background = flag(async_op, "async_op");
   Held held(background);
-  Extents input_extents, output_extents;
-  Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), input_counts,
-                        output_counts, input_extents, output_extents, held);
+  Blocks blocks;
+  const bool two = !output_counts.is_none();
+  if (auto sent = counts(input_counts, two ? "send_counts" : "counts")) {
+    blocks.input = extents_of(std::move(*sent));
+  }
+  if (auto received = counts(output_counts, "recv_counts")) blocks.output = extents_of(std::move(*received));
+  Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), blocks, held);
   call.bucket = comm.bucket();
   set_op(call, op, factor);
   call.algorithm = algorithm;

@@ -4,23 +4,16 @@
 #include <nanobind/stl/string.h>
 #include <structmember.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
 
 #include "engine/communicator/communicator.h"
-#include "fronts/python/arguments.h"
-#include "fronts/python/arrays.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/errors.h"
-#include "fronts/python/held.h"
+#include "fronts/python/fast_calls.h"
 #include "fronts/python/schedule_caster.h"
-#include "fronts/python/values.h"
-#include "schedule/catalogue.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,30 +21,13 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-enum Argument : std::uint8_t { x, op, root, out, algorithm, timeout, argument_count };
-constexpr const char* names[argument_count] = {"x", "op", "root", "out", "algorithm", "timeout"};
-using Arguments = std::array<PyObject*, argument_count>;  // null: not given
-
-struct Shape {
-  Collective collective;
-  Argument second;  // what may follow x without its name; x if nothing may
-  bool has_out;     // there is an argument `out`
-  bool in_place;    // without `out`, the result goes to x; otherwise the method makes a new array
-};
-
-constexpr Shape shapes[] = {
-    {Collective::all_reduce, op, true, true},
-    {Collective::reduce_scatter, op, true, false},
-    {Collective::all_gather, x, true, false},
-    {Collective::broadcast, root, false, true},
-};
-
 struct FastMethod {
   PyObject head;
   vectorcallfunc called;
   PyObject* dict;
   PyObject* method;
-  const Shape* shape;
+  Collective collective;
+  std::uint32_t taken;  // see usual_arguments()
 };
 
 FastMethod& of(PyObject* self) {
@@ -64,51 +40,6 @@ PyObject* interned(const char* name) {
   return found;
 }
 
-// False if an argument is not among those of the fast path. `given`: the communicator, x and so on.
-bool sort_arguments(const Shape& shape, PyObject* const* given, std::size_t count, PyObject* keywords,
-                    Arguments& sorted) {
-  static const std::array<PyObject*, argument_count> known = [] {
-    Arguments all{};
-    for (int i = 0; i < argument_count; ++i) all[i] = interned(names[i]);
-    return all;
-  }();
-  if (count < 2 || count > (shape.second == x ? 2 : 3)) return false;
-  sorted[x] = given[1];
-  if (count == 3) sorted[shape.second] = given[2];
-  const Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
-  for (Py_ssize_t i = 0; i < named; ++i) {
-    PyObject* const name = PyTuple_GetItem(keywords, i);
-    int found = op;
-    while (found < argument_count && known[found] != name) ++found;
-    const bool taken = found == out ? shape.has_out : found >= algorithm || found == shape.second;
-    if (found == argument_count || !taken || sorted[found]) return false;
-    sorted[found] = given[count + static_cast<std::size_t>(i)];
-  }
-  return true;
-}
-
-// False if the call is not one of the fast path.
-bool describe(const Communicator& comm, const Shape& shape, const Arguments& given, Call& call, Held& held) {
-  const bool elsewhere = given[out] && given[out] != Py_None;
-  if (!elsewhere && !shape.in_place) return false;
-  int chosen = automatic;
-  if (given[algorithm]) {
-    if (!PyUnicode_Check(given[algorithm])) return false;
-    const std::string_view name = text(given[algorithm], "algorithm");
-    const Entry* const entry = find_algorithm(shape.collective, name);
-    if ((!entry && name != "auto") || name == "synthesised") return false;  // whose first call measures links
-    if (entry) chosen = static_cast<int>(entry - catalogue().data());
-  }
-  const int from = given[root] ? root_of(comm, given[root]) : 0;
-  Extents unused_input, unused_output;
-  call = make_call(comm, shape.collective, given[x], elsewhere ? given[out] : given[x], from, nb::none(),
-                   nb::none(), unused_input, unused_output, held);
-  if (given[op]) set_op(call, given[op], nb::none());
-  if (given[timeout]) call.timeout = seconds(given[timeout], "timeout");
-  call.algorithm = chosen;
-  return call.device == on_host;
-}
-
 // To release Python's lock takes as long as a message between two cores.
 class ReleaseLock final : public BeforeWaiting {
  public:
@@ -119,39 +50,38 @@ class ReleaseLock final : public BeforeWaiting {
 };
 
 // False if the method must make the call.
-bool run(const Shape& shape, PyObject* const* given, std::size_t count, PyObject* keywords,
+bool run(const FastMethod& method, PyObject* const* given, std::size_t count, PyObject* keywords,
          PyObject*& result) {
   static PyObject* const engine = interned("_c");
-  Arguments sorted{};
-  if (!sort_arguments(shape, given, count, keywords, sorted)) return false;
+  if (count == 0) return false;
   const nb::object owner = nb::steal(PyObject_GetAttr(given[0], engine));
   Communicator* comm = nullptr;
   if (!owner.is_valid() || !nb::try_cast(owner, comm)) {
     PyErr_Clear();
     return false;
   }
-  Call call;
-  Held held;
+  UsualCall read;
   try {
-    if (!describe(*comm, shape, sorted, call, held)) return false;
+    if (!read_usual_call(*comm, method.collective, method.taken, given + 1, count - 1, keywords, read))
+      return false;
   } catch (const nb::python_error& raised) {
     if (!raised.matches(PyExc_BufferError)) throw;
     return false;  // an array is not contiguous
   }
   {
     ReleaseLock before;
-    comm->run(call, before);
+    comm->run(read.call, before);
   }
-  result = sorted[out] && sorted[out] != Py_None ? sorted[out] : sorted[x];
+  result = read.result;
   Py_INCREF(result);
   return true;
 }
 
 // Like run(), with exceptions as Python's: then the result is null.
-bool run_or_raise(const Shape& shape, PyObject* const* given, std::size_t count, PyObject* keywords,
+bool run_or_raise(const FastMethod& method, PyObject* const* given, std::size_t count, PyObject* keywords,
                   PyObject*& result) {
   try {
-    return run(shape, given, count, keywords, result);
+    return run(method, given, count, keywords, result);
   } catch (nb::python_error& raised) {
     raised.restore();
   } catch (const std::bad_alloc&) {
@@ -167,7 +97,7 @@ bool run_or_raise(const Shape& shape, PyObject* const* given, std::size_t count,
 PyObject* called(PyObject* self, PyObject* const* given, std::size_t flags, PyObject* keywords) {
   const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
   PyObject* result = nullptr;
-  if (run_or_raise(*of(self).shape, given, count, keywords, result)) return result;
+  if (run_or_raise(of(self), given, count, keywords, result)) return result;
   return PyObject_Vectorcall(of(self).method, given, count, keywords);
 }
 
@@ -235,16 +165,13 @@ PyObject* make_type() {
 
 nb::object fast_method(const std::string& collective, nb::handle method) {
   static PyObject* const type = make_type();
-  const auto* const shape = std::find_if(std::begin(shapes), std::end(shapes), [&](const Shape& one) {
-    return one.collective == collective_named(collective);
-  });
-  if (shape == std::end(shapes)) throw InvalidArgument("there is no fast path for " + collective);
   auto* const made = PyObject_GC_New(FastMethod, reinterpret_cast<PyTypeObject*>(type));
   if (!made) throw nb::python_error();
   made->called = called;
   made->dict = nullptr;
   made->method = nb::borrow(method).release().ptr();
-  made->shape = shape;
+  made->collective = collective_named(collective);
+  made->taken = usual_arguments(made->collective);
   PyObject_GC_Track(made);
   nb::object result = nb::steal(reinterpret_cast<PyObject*>(made));
   nb::module_::import_("functools").attr("update_wrapper")(result, method);

@@ -36,7 +36,12 @@ Every rank rewrites its whole buffer before each iteration, outside the timed pa
 iterations of the slowest rank's time. The spread is the range of the launches, or the distance between the
 quartiles if there was one launch. The floor is the time that the ranks need, all at once, to read and write their
 own buffers once. The floor column shows it in per cent of the algorithm's time. Bandwidths are defined as in
-nccl-tests. Compare only figures that were measured in the same mode (near or far).
+nccl-tests. Compare only figures that were measured in the same mode (near or far), while other programs left the cores
+alone. Ranks that share a core give way to each other, and to other programs, which keep it for milliseconds: on a busy
+machine, a barrier of 4 ranks on 2 cores takes 30 us instead of 3.
+
+gather_v, all_to_all_v and so on are the forms with counts, for blocks of different lengths. An all-to-all has another
+buffer for its result, also with --in-place.
 
 For point-to-point operations, a time is the time of one message. send_recv is half of a round trip between ranks 0
 and 1, and send is a stream of messages from rank 0 to rank 1. In send_recv_pairs and send_pairs, each rank of the

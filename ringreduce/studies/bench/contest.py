@@ -82,8 +82,7 @@ def _programs_rows(one: Contestant, task: Task, ranks: int, launch: int) -> list
     """Returns the rows of a program, which runs once per collective. After a failure it is not started again."""
     groups: dict[tuple[Problem, Effort], list[int]] = {}
     for problem, effort in zip(task.problems, task.efforts, strict=True):
-        if problem.collective in peers.TIMED:
-            groups.setdefault((replace(problem, nbytes=0), effort), []).append(problem.nbytes)
+        groups.setdefault((replace(problem, nbytes=0), effort), []).append(problem.nbytes)
     rows: list[Row] = []
     for (problem, effort), sizes in groups.items():
         found = one.rows(question_of(problem, sizes, ranks, effort))

@@ -8,6 +8,7 @@ import platform
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -75,6 +76,19 @@ def cpu() -> str:
         return platform.machine()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def busy_share(seconds: float = 0.1) -> float:
+    """Returns the share of the cores' time that other programs currently take, while this one sleeps."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, idle
+
+    all_before, idle_before = ticks()
+    time.sleep(seconds)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
 def governor(cores: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> str:

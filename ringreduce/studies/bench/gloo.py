@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,14 +19,16 @@ import torch.distributed as dist
 
 if TYPE_CHECKING or __package__:
     from ringreduce.studies.bench import protocol
-    from ringreduce.studies.bench.problem import MESSAGES, Array, Problem, messages, partner, receives
+    from ringreduce.studies.bench.problem import FACTS, MESSAGES, Array, Problem, messages, partner, receives
 else:
     import protocol
-    from problem import MESSAGES, Array, Problem, messages, partner, receives
+    from problem import FACTS, MESSAGES, Array, Problem, messages, partner, receives
 
 # The older names call these, and take a microsecond more to warn that they are old.
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+UNTIMED = ("reduce_scatter_v", "all_gather_v", "gather_v", "scatter_v")
+"""What needs equal blocks over Gloo."""
 OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -37,26 +40,40 @@ def prepare(
         raise ValueError(f"torch.distributed has no op {problem.op}")
     whole, op = torch.from_numpy(buffer), getattr(dist.ReduceOp, OPS[problem.op])
     kind, rank, ranks = problem.collective, dist.get_rank(), dist.get_world_size()
-    if kind == "barrier":
-        return lambda: dist.barrier(group), buffer
-    if kind == "all_reduce":
-        return lambda: dist.all_reduce(whole, op, group), buffer
-    if kind == "broadcast":
-        return lambda: dist.broadcast(whole, problem.root, group), buffer
     if kind in MESSAGES:
         room = torch.zeros_like(whole)
         ends = lambda to: dist.send(whole, to, group), lambda source: dist.recv(room, source, group)
         call = messages(kind, rank, partner(kind, rank, ranks), *ends)
         return call, room.numpy()[: buffer.size if receives(kind, rank, ranks) else 0]
-    block = whole.numel() // ranks
-    mine = whole[rank * block :][:block]
-    if kind == "reduce_scatter":
-        out = mine if problem.in_place else torch.zeros_like(mine)
-        return lambda: reduce_scatter(out, whole, op, group), out.numpy()
-    if kind == "all_gather":
-        out = whole if problem.in_place else torch.zeros_like(whole)
-        return lambda: all_gather(out, mine, group), out.numpy()
-    raise ValueError(f"{kind} is not timed for torch.distributed")
+    if kind in UNTIMED:
+        raise ValueError(f"{kind} is not timed for torch.distributed")
+    _, before, after = FACTS[problem.plain]
+    blocks, is_root = problem.blocks(rank, ranks), rank == problem.root
+    counts = [each.stop - each.start for each in blocks]
+    result = torch.zeros_like(whole) if problem.separate else whole
+    mine, out = whole[blocks[rank]], result[blocks[rank]]
+
+    def blocks_at_root(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+        return list(torch.split(tensor, counts)) if is_root else None
+
+    calls: dict[str, tuple[Any, ...]] = {
+        "all_reduce": (dist.all_reduce, whole, op),
+        "reduce_scatter": (reduce_scatter, out, whole, op),
+        "all_gather": (all_gather, result, mine),
+        "broadcast": (dist.broadcast, whole, problem.root),
+        "reduce": (dist.reduce, whole, problem.root, op),
+        "gather": (dist.gather, mine, blocks_at_root(result), problem.root),
+        "scatter": (dist.scatter, out, blocks_at_root(whole), problem.root),
+        "all_to_all": (dist.all_to_all_single, result, whole),
+        "all_to_all_v": (dist.all_to_all_single, result, whole, counts, counts),
+        "barrier": (dist.barrier,),
+    }
+    function, *given = calls[kind]
+    if after == "on_root" and not is_root:
+        out = whole[:0]
+    elif after != "own_block":
+        out = result if before in ("own_block", "exchanged") else whole
+    return partial(function, *given, group=group), out.numpy()
 
 
 def maximum(values: Array) -> Array:

@@ -12,7 +12,7 @@ from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.contest import BenchPlan
 from ringreduce.studies.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.studies.bench.peers import HOMES, VENDORS
-from ringreduce.studies.bench.problem import BLOCKWISE, EXACT, MESSAGES, Problem, numpy_dtype
+from ringreduce.studies.bench.problem import BLOCKWISE, EXACT, MESSAGES, UNEVEN, Problem, numpy_dtype
 from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.rank import SHARED, Task, plain_name
 from ringreduce.studies.bench.report import FORMATS
@@ -133,7 +133,7 @@ def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str,
     """Returns the algorithms of each collective. Each name must belong to at least one of the collectives."""
     chosen: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
-        choice = () if collective in NO_CHOICE else schedules.algorithms(collective)
+        choice = () if collective in NO_CHOICE else schedules.algorithms(UNEVEN.get(collective, collective))
         known = [entry.name for entry in choice]
         own: list[str] = []
         for name in asked:

@@ -16,11 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ringreduce.studies.bench import mpi
-from ringreduce.studies.bench.problem import MESSAGES
 from ringreduce.studies.bench.programs import Contestant
 
 VENDORS = ("openmpi", "mpich", "impi")
-TIMED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", *MESSAGES)
 SCRIPT = Path(__file__).with_name("mpi4py_collectives.py")
 HOMES = "RINGREDUCE_BENCH_MPI"
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-ROOT_ONLY = ("reduce", "gather")
-BLOCKWISE = ("reduce_scatter", "all_gather", "gather", "scatter", "all_to_all")
+FACTS = {
+    "all_reduce": (True, "whole", "whole"),
+    "reduce_scatter": (True, "whole", "own_block"),
+    "all_gather": (False, "own_block", "whole"),
+    "broadcast": (False, "on_root", "whole"),
+    "reduce": (True, "whole", "on_root"),
+    "gather": (False, "own_block", "on_root"),
+    "scatter": (False, "on_root", "own_block"),
+    "all_to_all": (False, "exchanged", "exchanged"),
+    "barrier": (False, "nothing", "nothing"),
+}
+"""Whether a collective reduces, and what a rank's buffer holds before and after it: a part of
+ringreduce.schedules.COLLECTIVES, which the Pythons of the MPIs lack."""
+UNEVEN = {f"{name}_v": name for name, (_, *holds) in FACTS.items() if {"own_block", "exchanged"} & {*holds}}
+"""The forms for blocks of different lengths, which take counts."""
+BLOCKWISE = (*UNEVEN.values(), *UNEVEN)
 """Collectives whose buffers hold a block for each rank."""
 MESSAGES = {"send_recv": 2, "send": 16, "send_recv_pairs": 2, "send_pairs": 16}
 """Point-to-point operations, with the number of messages that a call sends one after the other.
@@ -26,7 +41,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem to time. ``nbytes`` is the size of the whole buffer (the blocks of all ranks), as in nccl-tests."""
+    """A problem to time. ``nbytes`` is the size of the whole buffer (the blocks of all ranks), as in nccl-tests.
+
+    Few programs exchange blocks in place, so an all-to-all always has a separate array for its result.
+    """
 
     collective: str
     nbytes: int
@@ -38,6 +56,30 @@ class Problem:
     @property
     def count(self) -> int:
         return self.nbytes // numpy_dtype(self.dtype).itemsize
+
+    @property
+    def plain(self) -> str:
+        """The collective, without the ending of its form for uneven blocks."""
+        return UNEVEN.get(self.collective, self.collective)
+
+    @property
+    def separate(self) -> bool:
+        """Whether the result goes to an array of its own."""
+        return not self.in_place or self.plain == "all_to_all"
+
+    def blocks(self, rank: int, ranks: int) -> list[slice]:
+        """Returns the blocks of a rank's whole buffer.
+
+        Uneven ones grow with the rank. In an all-to-all, each pair of ranks sends each other as much.
+        """
+        bounds = [self.count // ranks * each for each in range(ranks + 1)]
+        if self.collective in UNEVEN:
+            bounds = [self.count * each * (each + 1) // (ranks * (ranks + 1)) for each in range(ranks + 1)]
+        lengths = [end - begin for begin, end in pairwise(bounds)]
+        if self.plain == "all_to_all":
+            lengths = [lengths[(rank + other) % ranks] for other in range(ranks)]
+        ends = list(accumulate(lengths))
+        return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 # The largest integer up to which each type represents all integers.
@@ -126,8 +168,6 @@ def messages(
 def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
     """Returns the expected result on this rank."""
     count, collective = problem.count, problem.collective
-    block = count // ranks
-    own = slice(rank * block, (rank + 1) * block)
 
     def of(other: int) -> Array:
         return fill(other, count, iteration, problem.dtype, problem.op, ranks)
@@ -135,17 +175,18 @@ def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
     if collective in MESSAGES:
         other = partner(collective, rank, ranks)
         return of(rank)[:0] if other is None or not receives(collective, rank, ranks) else of(other)
-    if collective == "barrier" or (collective in ROOT_ONLY and rank != problem.root):
-        return of(rank)[:0]
     if collective == "scale":
         return np.multiply(of(rank), 2, dtype=numpy_dtype(problem.dtype))
-    if collective in ("broadcast", "scatter"):
-        return of(problem.root)[own] if collective == "scatter" else of(problem.root)
-    if collective in ("all_gather", "gather"):
-        return np.concatenate([of(other)[other * block : (other + 1) * block] for other in range(ranks)])
-    if collective == "all_to_all":
-        return np.concatenate([of(other)[own] for other in range(ranks)])
-    total: Array = reduce(COMBINE[problem.op], (of(other) for other in range(ranks)))
-    if problem.op == "avg":
+    reduces, before, after = FACTS[problem.plain]
+    own = problem.blocks(rank, ranks)[rank]
+    if after == "nothing" or (after == "on_root" and rank != problem.root):
+        return of(rank)[:0]
+    if after == "exchanged":
+        return np.concatenate([of(other)[problem.blocks(other, ranks)[rank]] for other in range(ranks)])
+    if before == "own_block":
+        return np.concatenate([of(other)[problem.blocks(other, ranks)[other]] for other in range(ranks)])
+    givers = [problem.root] if before == "on_root" else range(ranks)
+    total: Array = reduce(COMBINE[problem.op], map(of, givers))
+    if problem.op == "avg" and reduces:
         total = (total / np.float32(ranks)).astype(total.dtype)
-    return total[own] if collective == "reduce_scatter" else total
+    return total[own] if after == "own_block" else total

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ringreduce import _engine
+from ringreduce.studies.bench.facts import busy_share
 from ringreduce.studies.bench.problem import Problem
 from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.results import Results, Row, machine_facts, merge, mode_of, table_mode
@@ -168,6 +170,8 @@ class Launches:
 
     rows: list[Row] = field(default_factory=list)
     probes: list[float | None] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    """The share of the cores' time that other programs took, before each turn."""
     modes: dict[str, set[str]] = field(default_factory=dict)
     """The modes in which each turn produced figures."""
 
@@ -182,9 +186,11 @@ class Launches:
             self.modes.setdefault(name, set()).add(mode)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the mode in which most figures were measured, and the first and the last probe."""
+        """Returns the mode of most figures, the first and the last probe, and what other programs took of the cores."""
         first, last = (None if ns is None else round(ns, 1) for ns in (self.probes[0], self.probes[-1]))
-        return {"exchange_before_ns": first, "exchange_after_ns": last, "mode": table_mode(self.rows)}
+        busy = round(100 * statistics.mean(self.busy)) if self.busy else None
+        found = {"exchange_before_ns": first, "exchange_after_ns": last, "mode": table_mode(self.rows)}
+        return {**found, "busy_percent": busy}
 
 
 def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) -> Launches:
@@ -197,6 +203,8 @@ def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) ->
         shift = launch % len(names)
         for name in [*names[shift:], *names[:shift]]:
             _announce(f"launch {launch + 1} of {launches}: {name}")
+            if probed:
+                done.busy.append(busy_share())
             done.take(name, turns[name], launch, probed)
     # The machine changes its mode at any time. Contestants without a figure in the table's mode get more launches.
     for launch in range(launches, launches + EXTRA_LAUNCHES):

@@ -23,7 +23,7 @@ def heading(results: Results) -> list[str]:
         f"ringreduce {facts['ringreduce']}: {facts['ranks']} ranks on {facts['cores']} cores, {kind}",
         f"host {facts['host']}, {facts['cpu']}, governor {facts['governor']}; transport {facts['transport']}, "
         f"interface {facts['interface']}",
-        f"exchange between two cores, one way: {exchanges(facts)}",
+        f"exchange between two cores, one way: {exchanges(facts)}{others(facts)}",
     ]
 
 
@@ -31,6 +31,12 @@ def exchanges(facts: dict[str, Any]) -> str:
     probes = facts["exchange_before_ns"], facts["exchange_after_ns"]
     before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
     return f"{before} before, {after} after ({facts['mode']})"
+
+
+def others(facts: dict[str, Any]) -> str:
+    """Returns what other programs took of the cores: small calls then wait for slices of the scheduler."""
+    busy = facts.get("busy_percent")
+    return "" if busy is None else f"; other programs took {busy} % of the cores' time"
 
 
 def bandwidths(collective: str) -> str:
@@ -225,7 +231,7 @@ def ratios(results: Results, collective: str, title: str, references: Sequence[s
 
 
 def mode_text(facts: dict[str, Any]) -> str:
-    text = f"Exchange between two cores, one way: {exchanges(facts)}"
+    text = f"Exchange between two cores, one way: {exchanges(facts)}{others(facts)}"
     return f"{text}. A time marked * was measured in another mode; do not compare it with the others."
 
 

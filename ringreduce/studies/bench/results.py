@@ -17,7 +17,7 @@ from typing import Any
 
 from ringreduce.schedules.collectives import COLLECTIVES
 from ringreduce.studies.bench.facts import UNKNOWN, machine_facts, mode_of
-from ringreduce.studies.bench.problem import MESSAGES, numpy_dtype
+from ringreduce.studies.bench.problem import MESSAGES, UNEVEN, numpy_dtype
 
 __all__ = [
     "Results",
@@ -77,13 +77,15 @@ class Results:
 
 def bus_formula(operation: str) -> str:
     """Returns the formula of the bus bandwidth, in terms of the algorithm bandwidth and n, the number of ranks."""
-    factor = "1" if operation in MESSAGES else COLLECTIVES[operation].bus_formula
+    factor = "1" if operation in MESSAGES else COLLECTIVES[UNEVEN.get(operation, operation)].bus_formula
     return "algbw" if factor == "1" else f"algbw * {factor}"
 
 
 def bus_factor(operation: str, ranks: int) -> float:
     """Returns the bus bandwidth divided by the algorithm bandwidth, as nccl-tests define them for the whole buffer."""
-    return 1.0 if operation in MESSAGES else COLLECTIVES[operation].bus_factor(ranks)
+    if operation in MESSAGES:
+        return 1.0
+    return COLLECTIVES[UNEVEN.get(operation, operation)].bus_factor(ranks)
 
 
 def table_mode(rows: Iterable[Row]) -> str:

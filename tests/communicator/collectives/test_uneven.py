@@ -100,3 +100,22 @@ def test_all_to_all_in_place_with_different_counts_is_refused():
         comm.barrier()
 
     on_threads(3, rank_main)
+
+
+@pytest.mark.parametrize("rows", [1, 40_000])
+def test_blocks_that_change_and_return(rows):
+    """A call is planned from the blocks of the one before it only if they are the same."""
+
+    def rank_main(comm):
+        found = []
+        for small, large in [(1, 3), (1, 3), (3, 1), (2, 2), (1, 3)]:
+            counts = [small * rows, large * rows]
+            x = np.full(counts[comm.rank], comm.rank + 1.0)
+            whole = comm.all_gather(x, counts=counts)
+            block = comm.reduce_scatter(whole, counts=counts)
+            found.append(
+                np.array_equal(whole, np.repeat([1.0, 2.0], counts)) and np.array_equal(block, 2 * x)
+            )
+        return found
+
+    assert on_processes(2, rank_main) == [[True] * 5] * 2

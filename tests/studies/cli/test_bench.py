@@ -45,7 +45,9 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("4096", "1024", "float32", "sum", "ring"),
     ]
     assert all(float(row[5]) > 0 and row[9] == "0" and float(row[10]) > 0 for row in rows)
-    assert "exchange between two cores" in out and "Wrong elements: 0 OK" in out
+    assert (
+        "exchange between two cores" in out and "other programs took" in out and "Wrong elements: 0 OK" in out
+    )
 
 
 def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +125,7 @@ def test_json_has_everything_with_the_machine(capsys: pytest.CaptureFixture[str]
     assert facts["transport"] == "shm" and facts["interface"] == "none" and facts["host"] == platform.node()
     cores = sorted(os.sched_getaffinity(0))
     assert facts["rank_cores"] == [[cores[rank % len(cores)]] for rank in range(2)]
-    assert facts["governor"] and facts["mode"]
+    assert facts["governor"] and facts["mode"] and 0 <= facts["busy_percent"] <= 100
     assert [(row["kind"], row["bytes"]) for row in everything["rows"]] == [
         ("ours", 16), ("floor", 16), ("ours", 4096), ("floor", 4096),
     ]  # fmt: skip
@@ -143,10 +145,32 @@ def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("place", ["--in-place", "--out-of-place"])
 def test_every_collective_is_right(capsys: pytest.CaptureFixture[str], place: str) -> None:
-    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all"
+    every = ",".join([*problem.FACTS, *problem.UNEVEN])
     out = json.loads(bench(capsys, "-n", "3", "-c", every, place, "--format", "json", "--no-floor"))
     assert {row["collective"] for row in out["rows"]} == set(every.split(","))
     assert all(row["wrong"] == 0 and row["bytes"] % 4 == 0 for row in out["rows"])
+
+
+@pytest.mark.parametrize("peer", ["gloo", "mpich"])
+def test_every_collective_of_the_peers_is_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    home = ROOT / ".venv-mpich"
+    if peer == "gloo":
+        pytest.importorskip("torch")
+        from ringreduce.bench.gloo import UNTIMED as lacks
+    elif not (home / ".ready").exists():
+        pytest.skip("make bench-peers installs MPICH")
+    else:
+        monkeypatch.setenv("RINGREDUCE_BENCH_MPI", str(home))
+        lacks = ()
+    every = [name for name in (*problem.FACTS, *problem.UNEVEN) if name not in lacks]
+    options = ("-n", "3", "-c", ",".join(every), "--peers", peer, "--no-floor", "--launches", "1")
+    rows = json.loads(bench(capsys, *options, "--format", "json", "--root", "1", "--sizes", "48"))["rows"]
+    found = {
+        row["collective"]: row.get("wrong", row.get("problem")) for row in rows if row["library"] == peer
+    }
+    assert found == dict.fromkeys(every, 0)
 
 
 def test_a_wrong_result_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,3 +485,16 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback():
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_what_other_programs_take_of_the_cores() -> None:
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        busy = [read.busy_share() for _ in range(5)]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert 0.9 < max(busy) <= 1
