@@ -27,8 +27,8 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 
 }  // namespace
 
-bool is_uneven_all_to_all(const Call& call) {
-  return call.input_extents && contents(call.collective, true) == Holds::exchanged;
+bool is_blind(const Call& call) {
+  return call.input_extents && (call.blind || contents(call.collective, true) == Holds::exchanged);
 }
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {

@@ -38,6 +38,8 @@ struct Call {
   // except in all_to_all.
   const Extents* input_extents = nullptr;
   const Extents* output_extents = nullptr;
+  // Of gather and scatter: a rank that is not the root knows no extents but its own, with offset 0.
+  bool blind = false;
   std::chrono::steady_clock::duration timeout{};  // zero: the communicator's timeout
   // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Ranks
   // must agree.
@@ -46,8 +48,9 @@ struct Call {
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
 
-// Only the two ends of each message know the lengths of such blocks.
-bool is_uneven_all_to_all(const Call& call);
+// Whether only the two ends of each message know the lengths of its blocks: the blind, and every uneven
+// all_to_all.
+bool is_blind(const Call& call);
 
 // Whether the input, or the output, has only this rank's block.
 bool has_own_block_only(const Call& call, bool of_input);

@@ -70,11 +70,24 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
 }
 
 const Plan& Planner::plan(const Call& call, const Target& target) {
-  if (call.input_extents) return uneven_ = make(call, target);
+  const bool blind = is_blind(call);
+  if (call.input_extents && !blind) return uneven_ = make(call, target);
   const PlanKey key(call, target);
-  if (const Plan* const known = plans_.find(key)) [[likely]]
-    return *known;
-  return plans_.add(key, make(call, target));
+  Plan* const known = plans_.find(key);
+  Plan& plan = known ? *known : plans_.add(key, make(call, target));
+  if (blind) fit(call, plan);
+  return plan;
+}
+
+// No rank knows the longest block of all ranks, so slices have a fixed length, and only their number differs.
+void Planner::fit(const Call& call, Plan& plan) const {
+  const Shape shape = shape_of(call, world_);
+  Geometry& geometry = plan.geometry;
+  geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
+  geometry.count = shape.longest;
+  geometry.input = call.input_extents;
+  geometry.output = call.output_extents;
+  set_count(plan.record, shape.total);
 }
 
 void Planner::know(std::vector<int> order, const Links& links) {
@@ -146,13 +159,8 @@ Plan Planner::make(const Call& call, const Target& target) {
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm);
-  // No rank knows the longest block of all ranks, so slices have a fixed length.
-  const bool blind = is_uneven_all_to_all(call);
-  plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
-                                target.capacity, call.wire);
-  if (blind) {
-    plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
-  }
+  plan.geometry = make_geometry(*plan.program, element, is_blind(call) ? ~std::size_t{0} >> 8 : count,
+                                slice_bytes, target.capacity, call.wire);
   if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;
@@ -196,7 +204,7 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
 std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
   // The number of bytes differs between ranks, and slices must not.
-  if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
+  if (is_blind(call)) here.bytes = ~std::size_t{0};
   Choice choice = choose(here);
   plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
   plan.forest = -1;
@@ -206,9 +214,9 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
     choice = synthesised_choice(here, target, plan);
     plan.algorithm = index_of(*choice.entry);
   }
-  // Bruck's algorithm forwards blocks through ranks that do not know their lengths, and pairs need equal
-  // numbers of slices.
-  if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
+  // Trees and Bruck's algorithm forward blocks through ranks that do not know their lengths, and pairs need
+  // equal numbers of slices.
+  if (is_blind(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
   plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
   return call.slice_bytes > 0 ? call.slice_bytes : choice.slice_bytes;
 }

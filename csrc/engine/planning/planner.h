@@ -76,6 +76,7 @@ class Planner {
  private:
   void forget();
   Plan make(const Call& call, const Target& target);
+  void fit(const Call& call, Plan& plan) const;
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
