@@ -15,7 +15,7 @@ from tests.frameworks.mpi.conftest import PROGRAMS, ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
-SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "communicators.c", "progress.c")
+SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "blocks.c", "communicators.c", "progress.c")
 BLOCKING = [
     "MPI_Allreduce",
     "MPI_Reduce",
@@ -24,6 +24,12 @@ BLOCKING = [
     "MPI_Allgather",
     "MPI_Allgatherv",
     "MPI_Bcast",
+    "MPI_Gather",
+    "MPI_Gatherv",
+    "MPI_Scatter",
+    "MPI_Scatterv",
+    "MPI_Alltoall",
+    "MPI_Alltoallv",
 ]
 NONBLOCKING = ["MPI_I" + name[4:].lower() for name in BLOCKING]
 

@@ -42,14 +42,16 @@ std::byte* ServedCall::room(std::size_t bytes) {
 }
 
 // All ranks of a served communicator share a host, where MPI packs without a header and without conversion.
-const std::byte* ServedCall::packed(const void* from, MPI_Count count, MPI_Datatype type) {
-  std::byte* to = room(static_cast<std::size_t>(count * shape_of(type).size));
+void ServedCall::pack(const void* from, MPI_Count count, MPI_Datatype type, std::byte* to) const {
+  if (const Shape shape = shape_of(type); shape.plain) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * shape.size));
+    return;
+  }
   in_parts(const_cast<void*>(from), count, type, [&](void* memory, std::size_t at, int elements, int size) {
     int position = 0;
     const int code = PMPI_Pack(memory, elements, type, to + at, size, &position, comm_);
     require(code == MPI_SUCCESS && position == size);
   });
-  return to;
 }
 
 void ServedCall::put(const Landing& landing) const {
