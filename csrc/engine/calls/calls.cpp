@@ -163,6 +163,8 @@ void Calls::begin(const Call& call) {
   if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
   }
+  identity_.output = nullptr;
+  if (gets_identity(call, world, rank)) identity_ = call;
   note(plan, task.bytes, call.bucket);
   task.contract = history_;
   executor.start(task);

@@ -58,6 +58,10 @@ bool has_own_block_only(const Call& call, bool of_input);
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
 
+// Whether no rank contributes to this rank's result: it is the op's identity.
+bool gets_identity(const Call& call, int world, int rank);
+void write_identity(const Call& call);
+
 // Where all ranks' blocks would begin, if the others' lay around this rank's.
 const std::byte* input_of_all(const Call& call, int rank);
 std::byte* output_of_all(const Call& call, int rank);

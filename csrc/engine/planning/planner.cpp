@@ -109,6 +109,11 @@ void Planner::check(const Call& call) const {
     throw InvalidArgument("root must be a rank from 0 to " + std::to_string(world_ - 1) + ", not " +
                           std::to_string(call.root));
   }
+  if (reduces(call.collective) && !combines_all(call.collective) && call.op == Op::avg) {
+    throw InvalidArgument(
+        std::string("op 'avg' is not defined for ") + name_of(call.collective) +
+        ", because each rank's result combines another number of ranks: divide the sum by it");
+  }
   if (reduces(call.collective) && !supports(call.dtype, call.op)) {
     const char* const why = call.op == Op::premul_sum ? " (a sum with a factor)" : "";
     throw InvalidArgument(std::string("op '") + name_of(call.op) + "'" + why + " is not defined for dtype " +
@@ -129,13 +134,14 @@ void Planner::check(const Call& call) const {
 
 void Planner::check_rank_order(Collective collective, int algorithm) const {
   if (!reproducible_ || !reduces(collective)) return;
-  const bool kept = algorithm >= first_custom ? custom_[algorithm - first_custom].in_rank_order
-                                              : catalogue()[algorithm].keeps_rank_order;
-  if (kept) return;
+  const Order order =
+      algorithm >= first_custom ? custom_[algorithm - first_custom].order : catalogue()[algorithm].order;
+  if (order == Order::at_once) return;
   throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) +
                         "' cannot be used on a reproducible communicator, because it does not combine all "
                         "ranks' values in rank order at once; these " +
-                        name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
+                        name_of(collective) +
+                        " algorithms do: " + names_of_algorithms(collective, Order::at_once));
 }
 
 Plan Planner::make(const Call& call, const Target& target) {
@@ -314,13 +320,13 @@ const Planner::Custom* Planner::custom(int algorithm) const {
                                    : nullptr;
 }
 
-int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
+int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, Order order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
     throw InvalidArgument("algorithm '" + name + "' returned a schedule for rank " +
                           std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
                           ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }
-  custom_.push_back({name, std::move(schedule), heaviest_round, in_rank_order});
+  custom_.push_back({name, std::move(schedule), heaviest_round, order});
   return first_custom + static_cast<int>(custom_.size()) - 1;
 }
 

@@ -63,12 +63,12 @@ class Planner {
   std::string tables_in_words() const;
   // The way in which "synthesised" handles a buffer of this many bytes.
   Way synthesised(std::size_t bytes);
-  int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
+  int add(const std::string& name, Schedule schedule, int heaviest_round, Order order);
   struct Custom {
     std::string name;
     Schedule schedule;
     int heaviest_round;
-    bool in_rank_order;
+    Order order;
   };
   // The schedule that was added under this number; null if there is none.
   const Custom* custom(int algorithm) const;

@@ -34,8 +34,9 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
         return (buffer, problem.root), {}, buffer
     if collective == "barrier":
         return (), {}, buffer
-    if collective == "all_reduce":
-        return (buffer, problem.op), {} if problem.in_place else {"out": target}, target
+    if collective in ("all_reduce", "scan", "exscan"):
+        result = target[:0] if collective == "exscan" and comm.rank == 0 else target
+        return (buffer, problem.op), {} if problem.in_place else {"out": target}, result
     if collective == "reduce_scatter":
         return (buffer, problem.op), {"out": target}, target
     if collective == "reduce":

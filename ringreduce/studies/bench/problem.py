@@ -145,7 +145,10 @@ def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
         return np.concatenate([of(other)[other * block : (other + 1) * block] for other in range(ranks)])
     if collective == "all_to_all":
         return np.concatenate([of(other)[own] for other in range(ranks)])
-    total: Array = reduce(COMBINE[problem.op], (of(other) for other in range(ranks)))
+    combined = {"scan": rank + 1, "exscan": rank}.get(collective, ranks)
+    if combined == 0:
+        return of(rank)[:0]
+    total: Array = reduce(COMBINE[problem.op], (of(other) for other in range(combined)))
     if problem.op == "avg":
         total = (total / np.float32(ranks)).astype(total.dtype)
     return total[own] if collective == "reduce_scatter" else total

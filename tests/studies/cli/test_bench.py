@@ -143,7 +143,7 @@ def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("place", ["--in-place", "--out-of-place"])
 def test_every_collective_is_right(capsys: pytest.CaptureFixture[str], place: str) -> None:
-    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all"
+    every = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all,scan,exscan"
     out = json.loads(bench(capsys, "-n", "3", "-c", every, place, "--format", "json", "--no-floor"))
     assert {row["collective"] for row in out["rows"]} == set(every.split(","))
     assert all(row["wrong"] == 0 and row["bytes"] % 4 == 0 for row in out["rows"])
