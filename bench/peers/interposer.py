@@ -26,7 +26,7 @@ from ringreduce.bench.results import mode_of
 from ringreduce.text import human_bytes, sizes
 
 SOURCE = ROOT / "bench" / "peers" / "mpi_interposed.c"
-FUNCTIONS = "allreduce reduce reduce_scatter reduce_scatter_block allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv bcast barrier".split()  # noqa: E501,SIM905
+FUNCTIONS = "allreduce reduce scan exscan reduce_scatter reduce_scatter_block allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv bcast barrier".split()  # noqa: E501,SIM905
 NONBLOCKING = ["iallreduce", "iallgather", "ialltoall", "ibcast", "ibarrier"]
 SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 64 << 20]
 

@@ -58,7 +58,8 @@ bool has_own_block_only(const Call& call, bool of_input);
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
 
-// Whether no rank contributes to this rank's result: it is the op's identity.
+// Whether no rank contributes to this rank's result: it is the op's identity, or nothing if the output is
+// null.
 bool gets_identity(const Call& call, int world, int rank);
 void write_identity(const Call& call);
 

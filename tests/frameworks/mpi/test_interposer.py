@@ -19,6 +19,8 @@ SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "blocks.c", "communica
 BLOCKING = [
     "MPI_Allreduce",
     "MPI_Reduce",
+    "MPI_Scan",
+    "MPI_Exscan",
     "MPI_Reduce_scatter",
     "MPI_Reduce_scatter_block",
     "MPI_Allgather",

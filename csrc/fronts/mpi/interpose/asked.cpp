@@ -74,16 +74,17 @@ MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatyp
 
 MPI_Count Reduce::weigh(const Seat& seat, Call& call) const {
   if (send == nullptr || (root && (*root < 0 || *root >= seat.size()))) return not_ours;
-  const bool gets = !root || *root == seat.rank();
-  if (gets ? receive == nullptr || receive == MPI_IN_PLACE : send == MPI_IN_PLACE) return not_ours;
+  const bool in_place = send == MPI_IN_PLACE;
+  if (in_place && root && !gets(seat.rank())) return not_ours;
+  if ((in_place || gets(seat.rank())) && (receive == nullptr || receive == MPI_IN_PLACE)) return not_ours;
   call.root = root.value_or(0);
-  return weigh_reduction(root ? Collective::reduce : Collective::all_reduce, count, type, op, call);
+  return weigh_reduction(collective, count, type, op, call);
 }
 
 void Reduce::fill(const Seat& seat, ServedCall& served) const {
   served.call.count = static_cast<std::size_t>(count);
   served.call.input = send == MPI_IN_PLACE ? receive : send;
-  served.call.output = !root || *root == seat.rank() ? receive : nullptr;
+  served.call.output = gets(seat.rank()) ? receive : nullptr;
 }
 
 MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {

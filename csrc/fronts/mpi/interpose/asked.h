@@ -61,10 +61,21 @@ struct Reduce {
   MPI_Count count;
   MPI_Datatype type;
   MPI_Op op;
-  std::optional<int> root = std::nullopt;  // none: MPI_Allreduce
+  std::optional<int> root = std::nullopt;
+  Collective collective = root ? Collective::reduce : Collective::all_reduce;
   MPI_Count weigh(const Seat& seat, Call& call) const;
   void fill(const Seat& seat, ServedCall& served) const;
+  // Whether a rank gets a result. None goes to the first rank of MPI_Exscan.
+  bool gets(int rank) const { return collective == Collective::exscan ? rank > 0 : !root || *root == rank; }
 };
+
+template <Collective which>
+struct Prefix : Reduce {
+  Prefix(const void* send, void* receive, MPI_Count count, MPI_Datatype type, MPI_Op op)
+      : Reduce{send, receive, count, type, op, std::nullopt, which} {}
+};
+using Scan = Prefix<Collective::scan>;
+using Exscan = Prefix<Collective::exscan>;
 
 struct ReduceScatter {
   const void* send;

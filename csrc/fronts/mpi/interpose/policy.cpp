@@ -26,6 +26,8 @@ constexpr Row table[] = {
     {L::openmpi, F::allreduce, all, all},
     // Small ones, on shared cores: 0.1 us slower by themselves, but 2.5 us faster beside served barriers.
     {L::openmpi, F::reduce, {512, no_end}, all},
+    {L::openmpi, F::scan, {512, no_end}, {512, no_end}},
+    {L::openmpi, F::exscan, {512, no_end}, {512, no_end}},
     {L::openmpi, F::reduce_scatter, all, all},
     {L::openmpi, F::reduce_scatter_block, all, all},
     {L::openmpi, F::allgather, {KiB, no_end}, all},
@@ -41,6 +43,8 @@ constexpr Row table[] = {
     {L::openmpi, F::barrier, none, all},
     {L::mpich, F::allreduce, all, all},
     {L::mpich, F::reduce, all, all},
+    {L::mpich, F::scan, all, all},
+    {L::mpich, F::exscan, all, all},
     {L::mpich, F::reduce_scatter, all, all},
     {L::mpich, F::reduce_scatter_block, all, all},
     {L::mpich, F::allgather, all, all},
@@ -55,6 +59,8 @@ constexpr Row table[] = {
     {L::mpich, F::alltoallv, all, all},
     {L::mpich, F::barrier, all, all},
     // measured under Intel MPI, on 2 ranks
+    {L::other, F::scan, all, large},
+    {L::other, F::exscan, all, large},
     {L::other, F::scatter, large, large},
     {L::other, F::alltoall, {0, 512 * KiB}, large},
     {L::other, F::alltoall, {MiB, no_end}, large},

@@ -12,6 +12,8 @@ namespace ringreduce::mpi {
 enum class Function : std::uint8_t {
   allreduce,
   reduce,
+  scan,
+  exscan,
   reduce_scatter,
   reduce_scatter_block,
   allgather,
@@ -25,7 +27,7 @@ enum class Function : std::uint8_t {
   alltoallv,
   barrier,
 };
-inline constexpr int function_count = 14;
+inline constexpr int function_count = 16;
 
 // The library that this is built for; RINGREDUCE_MPI_LIBRARY names one.
 enum class Library : std::uint8_t { openmpi, mpich, other };

@@ -55,6 +55,14 @@ struct PassedInLargeC : PassedInC {
        (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type, Passed::Op op, \
         Passed::Root root, ),                                                                               \
        (send, receive, count, type, op, root, ), __VA_ARGS__)                                               \
+  MAKE(SPELLED(Scan, scan), scan, Scan,                                                                     \
+       (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type,                \
+        Passed::Op op, ),                                                                                   \
+       (send, receive, count, type, op, ), __VA_ARGS__)                                                     \
+  MAKE(SPELLED(Exscan, exscan), exscan, Exscan,                                                             \
+       (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type,                \
+        Passed::Op op, ),                                                                                   \
+       (send, receive, count, type, op, ), __VA_ARGS__)                                                     \
   MAKE(SPELLED(Reduce_scatter, reduce_scatter), reduce_scatter, ReduceScatter,                              \
        (Passed::Source send, Passed::Buffer receive, Passed::Counts counts, Passed::Type type,              \
         Passed::Op op, ),                                                                                   \

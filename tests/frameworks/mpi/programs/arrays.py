@@ -16,6 +16,11 @@ assert (x == total).all()
 x[:] = rank
 comm.Reduce(x, out if rank == 1 else None, MPI.MAX, root=1)
 assert rank != 1 or (out == size - 1).all()
+x[:] = rank
+comm.Scan(x, out)
+assert (out == rank * (rank + 1) / 2).all()
+comm.Exscan(MPI.IN_PLACE, x)
+assert rank == 0 or (x == rank * (rank - 1) / 2).all()
 blocks = np.full(10 * size, rank, dtype="int32")
 own = np.empty(10, dtype="int32")
 comm.Reduce_scatter_block(blocks, own)

@@ -53,6 +53,22 @@ void call_reduce(int form, const void* send, void* receive, int count, MPI_Datat
           MPI_Ireduce_c(send, receive, count, type, op, root, comm, &request));
 }
 
+void call_scan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+               MPI_Comm comm) {
+  BY_FORM(MPI_Scan(send, receive, count, type, op, comm),
+          MPI_Iscan(send, receive, count, type, op, comm, &request),
+          MPI_Scan_c(send, receive, count, type, op, comm),
+          MPI_Iscan_c(send, receive, count, type, op, comm, &request));
+}
+
+void call_exscan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+                 MPI_Comm comm) {
+  BY_FORM(MPI_Exscan(send, receive, count, type, op, comm),
+          MPI_Iexscan(send, receive, count, type, op, comm, &request),
+          MPI_Exscan_c(send, receive, count, type, op, comm),
+          MPI_Iexscan_c(send, receive, count, type, op, comm, &request));
+}
+
 void call_reduce_scatter(int form, const void* send, void* receive, const int* counts, MPI_Datatype type,
                          MPI_Op op, MPI_Comm comm) {
   const large l = enlarged(counts, NULL, comm);

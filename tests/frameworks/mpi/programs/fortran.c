@@ -12,6 +12,8 @@ extern MPI_Fint mpi_fortran_in_place_;
 
 void mpi_allreduce_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
 void mpi_iallreduce_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
+void mpi_scan_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
+void mpi_exscan_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
 void mpi_reduce_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
 void mpi_reduce_scatter_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
 void mpi_reduce_scatter_block_(void*, void*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*);
@@ -58,6 +60,10 @@ int main(int argc, char** argv) {
   out[0] = rank;
   mpi_reduce_(rank == 1 ? in_place : out, out, &one, &integer, &sum, &root, &world, &error);
   CHECK(error == MPI_SUCCESS && (rank != 1 || out[0] == all));
+  mpi_scan_(in, out, &one, &integer, &sum, &world, &error);
+  CHECK(error == MPI_SUCCESS && out[0] == rank * (rank + 1) / 2);
+  mpi_exscan_(in, out, &one, &integer, &sum, &world, &error);
+  CHECK(error == MPI_SUCCESS && (rank == 0 || out[0] == rank * (rank - 1) / 2));
   mpi_reduce_scatter_(in, out, counts, &integer, &sum, &world, &error);
   CHECK(error == MPI_SUCCESS && out[0] == all);
   mpi_reduce_scatter_block_(in, out, &one, &integer, &sum, &world, &error);

@@ -26,6 +26,10 @@ void call_allreduce(int form, const void* send, void* receive, int count, MPI_Da
                     MPI_Comm comm);
 void call_reduce(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, int root,
                  MPI_Comm comm);
+void call_scan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+               MPI_Comm comm);
+void call_exscan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+                 MPI_Comm comm);
 void call_reduce_scatter(int form, const void* send, void* receive, const int* counts, MPI_Datatype type,
                          MPI_Op op, MPI_Comm comm);
 void call_reduce_scatter_block(int form, const void* send, void* receive, int count, MPI_Datatype type,
