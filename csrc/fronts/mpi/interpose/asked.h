@@ -19,7 +19,7 @@
 namespace ringreduce::mpi {
 
 inline constexpr MPI_Count not_ours = -1;
-// Calls that move more are handed on, so that packed bytes can be counted in an int.
+// Calls that are known to move more are handed on, so that packed bytes can be counted in an int.
 inline constexpr MPI_Count most_moved = MPI_Count{1} << 30;
 
 // A number per rank in an array, in either form of a function.
