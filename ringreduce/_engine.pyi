@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ringreduce.schedules import Schedule
+from ringreduce.schedules.collectives import Order
 
 _Link = tuple[int, int, float, float]
 _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -178,9 +179,7 @@ class Communicator:
     def exchange(
         self, sends: bool, x: Any | None, peer: Any | None, async_op: Any | None, stream: Any | None
     ) -> GpuWork | None: ...
-    def add_schedule(
-        self, name: str, schedule: Schedule, heaviest_round: int, in_rank_order: bool, /
-    ) -> int: ...
+    def add_schedule(self, name: str, schedule: Schedule, heaviest_round: int, order: Order, /) -> int: ...
     def explain(
         self, collective: Any | None, nbytes: Any | None, wire: Any = None
     ) -> tuple[str, int, str]: ...
@@ -324,7 +323,7 @@ class _Values:
 
 class _Schedules:
     def collectives(self) -> list[tuple[str, bool, Any, Any, int, bool]]: ...
-    def catalogue(self) -> list[tuple[str, str, str, str, str, str, bool]]: ...
+    def catalogue(self) -> list[tuple[str, str, str, str, str, str, Order]]: ...
     def build(
         self,
         collective: str,
@@ -347,8 +346,8 @@ class _Schedules:
         order: Sequence[int] = [],
         trees: Sequence[Sequence[int]] = [],
     ) -> str: ...
-    def keeps_rank_order(self, schedules: Iterable[Schedule]) -> bool: ...
-    def algorithm_keeps_rank_order(
+    def order_of(self, schedules: Iterable[Schedule]) -> Order: ...
+    def algorithm_order(
         self,
         collective: str,
         algorithm: str,
@@ -357,7 +356,7 @@ class _Schedules:
         groups: Sequence[int] = [],
         order: Sequence[int] = [],
         trees: Sequence[Sequence[int]] = [],
-    ) -> bool: ...
+    ) -> Order: ...
     def cost(self, schedule: Schedule) -> tuple[int, float, float]: ...
     def algorithm_cost(
         self,

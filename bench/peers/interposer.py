@@ -10,6 +10,7 @@ slowest rank, and the median over the launches of their medians. The range is th
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 from argparse import ArgumentParser, Namespace
@@ -25,8 +26,8 @@ from ringreduce.bench.results import mode_of
 from ringreduce.text import human_bytes, sizes
 
 SOURCE = ROOT / "bench" / "peers" / "mpi_interposed.c"
-FUNCTIONS = "allreduce reduce reduce_scatter reduce_scatter_block allgather allgatherv bcast barrier".split()  # noqa: SIM905
-NONBLOCKING = ["iallreduce", "iallgather", "ibcast", "ibarrier"]
+FUNCTIONS = "allreduce reduce scan exscan reduce_scatter reduce_scatter_block allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv bcast barrier".split()  # noqa: E501,SIM905
+NONBLOCKING = ["iallreduce", "iallgather", "ialltoall", "ibcast", "ibarrier"]
 SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 64 << 20]
 
 Cells = dict[tuple[str, int], list[dict[str, Any]]]
@@ -67,7 +68,7 @@ def program(vendor: str) -> Path:
 
 def launch(vendor: str, ranks: int, function: str, options: Namespace, library: Path) -> list[dict[str, Any]]:
     # A block has at least one element.
-    unit = 4 * ranks if "scatter" in function or "gather" in function else 4
+    unit = 4 * ranks if re.search("scatter|gather|alltoall", function) else 4
     asked = [4] if function.endswith("barrier") else sorted({max(size, unit) for size in options.sizes})
     where = home_of(vendor)
     command = [

@@ -59,6 +59,8 @@ CALL(scatter_v, MPI_Scatterv(buffer, b->counts, b->offsets, MPI_FLOAT, root ? MP
 CALL(all_to_all, MPI_Alltoall(buffer, b->block, MPI_FLOAT, result, b->block, MPI_FLOAT, WORLD))
 CALL(all_to_all_v,
      MPI_Alltoallv(buffer, b->counts, b->offsets, MPI_FLOAT, result, b->counts, b->offsets, MPI_FLOAT, WORLD))
+CALL(scan, MPI_Scan(MPI_IN_PLACE, buffer, whole, MPI_FLOAT, MPI_SUM, WORLD))
+CALL(exscan, MPI_Exscan(MPI_IN_PLACE, buffer, whole, MPI_FLOAT, MPI_SUM, WORLD))
 CALL(barrier, MPI_Barrier(WORLD))
 
 // In the order of pr_collectives, each with its form for uneven blocks.
@@ -71,6 +73,8 @@ static const pr_call calls[PR_SCALE][2] = {
     {gather, gather_v},
     {scatter, scatter_v},
     {all_to_all, all_to_all_v},
+    {scan},
+    {exscan},
     {barrier},
 };
 

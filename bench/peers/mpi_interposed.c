@@ -49,15 +49,25 @@ typedef void (*timed)(const buffers* b);
 #define WORLD MPI_COMM_WORLD
 BOTH(allreduce, Allreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
 BOTH(reduce, Reduce, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, 0, WORLD)
+BOTH(scan, Scan, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH(exscan, Exscan, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, WORLD)
 BOTH(reduce_scatter, Reduce_scatter, b->send, b->receive, b->blocks, MPI_FLOAT, MPI_SUM, WORLD)
 BOTH(reduce_scatter_block, Reduce_scatter_block, b->send, b->receive, b->block, MPI_FLOAT, MPI_SUM, WORLD)
 BOTH(allgather, Allgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
 BOTH(allgatherv, Allgatherv, b->send, b->block, MPI_FLOAT, b->receive, b->blocks, b->offsets, MPI_FLOAT,
      WORLD)
+BOTH(gather, Gather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, 0, WORLD)
+BOTH(gatherv, Gatherv, b->send, b->block, MPI_FLOAT, b->receive, b->blocks, b->offsets, MPI_FLOAT, 0, WORLD)
+BOTH(scatter, Scatter, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, 0, WORLD)
+BOTH(scatterv, Scatterv, b->send, b->blocks, b->offsets, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, 0, WORLD)
+BOTH(alltoall, Alltoall, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
+BOTH(alltoallv, Alltoallv, b->send, b->blocks, b->offsets, MPI_FLOAT, b->receive, b->blocks, b->offsets,
+     MPI_FLOAT, WORLD)
 BOTH(bcast, Bcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
 BOTH(barrier, Barrier, WORLD)
 BOTH_WAITED(iallreduce, Iallreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
 BOTH_WAITED(iallgather, Iallgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
+BOTH_WAITED(ialltoall, Ialltoall, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
 BOTH_WAITED(ibcast, Ibcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
 BOTH_WAITED(ibarrier, Ibarrier, WORLD)
 
@@ -71,9 +81,13 @@ static const struct {
       name##_own, name##_ours \
     }                         \
   }
-    ENTRY(allreduce),  ENTRY(reduce),     ENTRY(reduce_scatter), ENTRY(reduce_scatter_block),
-    ENTRY(allgather),  ENTRY(allgatherv), ENTRY(bcast),          ENTRY(barrier),
-    ENTRY(iallreduce), ENTRY(iallgather), ENTRY(ibcast),         ENTRY(ibarrier),
+    ENTRY(scan),      ENTRY(exscan),         ENTRY(allreduce),
+    ENTRY(reduce),    ENTRY(reduce_scatter), ENTRY(reduce_scatter_block),
+    ENTRY(allgather), ENTRY(allgatherv),     ENTRY(gather),
+    ENTRY(gatherv),   ENTRY(scatter),        ENTRY(scatterv),
+    ENTRY(alltoall),  ENTRY(alltoallv),      ENTRY(bcast),
+    ENTRY(barrier),   ENTRY(iallreduce),     ENTRY(iallgather),
+    ENTRY(ialltoall), ENTRY(ibcast),         ENTRY(ibarrier),
 };
 
 // mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.

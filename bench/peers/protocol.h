@@ -28,7 +28,15 @@
 #define PR_DEFAULT_BUDGET "0.5"  // seconds per size
 
 // The collectives, as csrc/schedule/collective.h lists them, and the floor.
-typedef enum { PR_NOTHING, PR_WHOLE, PR_ON_ROOT, PR_OWN_BLOCK, PR_EXCHANGED } pr_holds;
+typedef enum {
+  PR_NOTHING,
+  PR_WHOLE,
+  PR_ON_ROOT,
+  PR_OWN_BLOCK,
+  PR_EXCHANGED,
+  PR_UP_TO_OWN,
+  PR_BEFORE_OWN
+} pr_holds;
 
 typedef struct {
   const char* name;
@@ -41,6 +49,7 @@ static const pr_collective pr_collectives[] = {
     {"all_gather", 0, PR_OWN_BLOCK, PR_WHOLE}, {"broadcast", 0, PR_ON_ROOT, PR_WHOLE},
     {"reduce", 1, PR_WHOLE, PR_ON_ROOT},       {"gather", 0, PR_OWN_BLOCK, PR_ON_ROOT},
     {"scatter", 0, PR_ON_ROOT, PR_OWN_BLOCK},  {"all_to_all", 0, PR_EXCHANGED, PR_EXCHANGED},
+    {"scan", 1, PR_WHOLE, PR_UP_TO_OWN},       {"exscan", 1, PR_WHOLE, PR_BEFORE_OWN},
     {"barrier", 0, PR_NOTHING, PR_NOTHING},    {"scale", 0, PR_WHOLE, PR_WHOLE},
 };
 enum { PR_COLLECTIVES = sizeof pr_collectives / sizeof pr_collectives[0], PR_SCALE = PR_COLLECTIVES - 1 };
@@ -110,11 +119,10 @@ static inline size_t pr_exchange_offset(const pr_world* world, const pr_case* c,
   return offset;
 }
 
-// A part of a rank's result: its place, and the place and the rank that its values come from.
-enum { PR_FROM_ALL = -1 };
+// A part of a rank's result: its place, and the place and the ranks that its values come from.
 typedef struct {
   size_t at, from, length;
-  int source;
+  int first, end;
 } pr_part;
 
 // Returns the part that comes from rank k, or in part 0 the whole result. Others are empty.
@@ -122,13 +130,20 @@ static inline pr_part pr_part_of(const pr_world* world, const pr_case* c, int k)
   const pr_collective* facts = pr_facts(c);
   const int me = world->rank;
   const size_t own = pr_offset(world, c, me), place = pr_offset(world, c, k);
-  pr_part part = {0, 0, 0, facts->reduces ? PR_FROM_ALL : facts->before == PR_ON_ROOT ? 0 : me};
+  pr_part part = {0, 0, 0, 0, world->ranks};
+  if (!facts->reduces) {
+    part.first = facts->before == PR_ON_ROOT ? 0 : me;
+    part.end = part.first + 1;
+  }
   if (facts->after == PR_NOTHING || (facts->after == PR_ON_ROOT && me != 0)) return part;
+  if (facts->after == PR_UP_TO_OWN) part.end = me + 1;
+  if (facts->after == PR_BEFORE_OWN) part.end = me;
+  if (part.end == 0) return part;
   if (facts->after == PR_EXCHANGED) {
     part.at = pr_exchange_offset(world, c, me, k), part.from = pr_exchange_offset(world, c, k, me);
-    part.length = pr_exchanged(world, c, me, k), part.source = k;
+    part.length = pr_exchanged(world, c, me, k), part.first = k, part.end = k + 1;
   } else if (facts->before == PR_OWN_BLOCK) {
-    part.at = part.from = place, part.length = pr_length(world, c, k), part.source = k;
+    part.at = part.from = place, part.length = pr_length(world, c, k), part.first = k, part.end = k + 1;
   } else if (k == 0 && facts->after == PR_OWN_BLOCK) {
     part.at = facts->reduces && c->result_first ? 0 : own, part.from = own;
     part.length = pr_length(world, c, me);
@@ -138,12 +153,9 @@ static inline pr_part pr_part_of(const pr_world* world, const pr_case* c, int k)
   return part;
 }
 
-static inline float pr_expected(const pr_world* world, const pr_case* c, int source, size_t index,
-                                int iteration) {
-  const int first = source == PR_FROM_ALL ? 0 : source,
-            end = source == PR_FROM_ALL ? world->ranks : source + 1;
+static inline float pr_expected(const pr_case* c, pr_part part, size_t index, int iteration) {
   float sum = 0;
-  for (int rank = first; rank < end; ++rank) {
+  for (int rank = part.first; rank < part.end; ++rank) {
     sum += pr_value((uint32_t)rank, (uint32_t)index, (uint32_t)iteration);
   }
   return c->collective == PR_SCALE ? 2 * sum : sum;
@@ -230,7 +242,7 @@ static inline long long pr_count_wrong(const pr_world* world, const pr_case* c, 
   for (int k = 0; k < world->ranks; ++k) {
     const pr_part part = pr_part_of(world, c, k);
     for (size_t i = 0; i < part.length; ++i) {
-      const float right = pr_expected(world, c, part.source, part.from + i, plan.iterations - 1);
+      const float right = pr_expected(c, part, part.from + i, plan.iterations - 1);
       for (int b = 0; b < plan.batch; ++b) wrong += c->results[pr_place(c, b) + part.at + i] != right;
     }
   }

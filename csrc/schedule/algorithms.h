@@ -34,12 +34,18 @@ Schedule spanning_trees_all_reduce(const Place& place);
 
 // chain.cpp
 Schedule chain_broadcast(const Place& place);
+Schedule chain_scan(const Place& place);
+
+// doubling.cpp
+Schedule doubling_scan(const Place& place);
+Schedule doubling_exscan(const Place& place);
 
 // direct.cpp
 Schedule one_shot_all_reduce(const Place& place);
 Schedule direct_reduce_scatter(const Place& place);
 Schedule direct_broadcast(const Place& place);
 Schedule direct_scatter(const Place& place);
+Schedule direct_scan(const Place& place);
 
 // all_to_all.cpp
 Schedule pairwise_all_to_all(const Place& place);

@@ -10,6 +10,7 @@ namespace ringreduce {
 namespace {
 
 using enum Collective;
+using enum Order;
 
 constexpr std::string_view patarasuk = "Patarasuk, Yuan: Bandwidth optimal all-reduce (JPDC 2009)";
 constexpr std::string_view thakur =
@@ -26,6 +27,8 @@ constexpr std::string_view pjesivac =
     "Pjesivac-Grbovic et al.: MPI collective operations (Cluster Computing 2007)";
 constexpr std::string_view zhao = "Zhao et al.: ForestColl (arXiv:2402.06787)";
 constexpr std::string_view hensgen = "Hensgen, Finkel, Manber: Barrier synchronization (IJPP 1988)";
+constexpr std::string_view hillis = "Hillis, Steele: Data parallel algorithms (CACM 1986)";
+constexpr std::string_view prefix = "Träff: Exclusive prefix sums (arXiv:2507.04785)";
 constexpr std::string_view plain = "MPI standard, the definition itself";
 
 constexpr std::string_view half_bytes = "(n-1)/n S";
@@ -41,10 +44,10 @@ constexpr Entry entries[] = {
     {all_reduce, "recursive_doubling", recursive_doubling_all_reduce, fold_rounds, fold_bytes, thakur, ""},
     {all_reduce, "halving_doubling", all_reduce_of<halving_reduce_scatter>, log_both,
      "2(n-1)/n S (about 5/2 S at most if n is not a power of two)", rabenseifner, ""},
-    {all_reduce, "tree", all_reduce_of<tree_reduce>, log_both, "⌈log2 n⌉ S", thakur, ""},
+    {all_reduce, "tree", all_reduce_of<tree_reduce>, log_both, "⌈log2 n⌉ S", thakur, "", kept},
     {all_reduce, "double_tree", double_tree_all_reduce, "2⌊log2 n⌋", "2 S (n < 4: n/2 S)", sanders, ""},
-    {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, "", true},
-    {all_reduce, "two_shot", all_reduce_of<direct_reduce_scatter>, "2", both_bytes, plain, "", true},
+    {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, "", at_once},
+    {all_reduce, "two_shot", all_reduce_of<direct_reduce_scatter>, "2", both_bytes, plain, "", at_once},
     {all_reduce, "swing", swing_all_reduce, "2⌊log2 n⌋ (+2 if n is not a power of two)",
      "2(p-1)/p S, p = 2^⌊log2 n⌋ (+S if n is not a power of two)", swing, ""},
     {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
@@ -57,7 +60,7 @@ constexpr Entry entries[] = {
     {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
     {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
     {reduce_scatter, "bruck", circulant_reduce_scatter, log_rounds, half_bytes, traeff, ""},
-    {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, "", true},
+    {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, "", at_once},
 
     {all_gather, "ring", mirrored<ring_reduce_scatter>, "n-1", half_bytes, patarasuk, ""},
     {all_gather, "recursive_doubling", mirrored<halving_reduce_scatter>, log_rounds,
@@ -71,7 +74,7 @@ constexpr Entry entries[] = {
 
     {reduce, "tree", tree_reduce, log_rounds, "S", thakur, ""},
     {reduce, "chain", mirrored<chain_broadcast>, "n-1", "S", pjesivac, ""},
-    {reduce, "direct", mirrored<direct_broadcast>, "1", "S", plain, "", true},
+    {reduce, "direct", mirrored<direct_broadcast>, "1", "S", plain, "", at_once},
 
     {gather, "tree", tree_gather, log_rounds, "max(n-h, ⌊h/2⌋)/n S, h = 2^(⌈log2 n⌉-1)", thakur, ""},
     {gather, "direct", mirrored<direct_scatter>, "1", "S/n", plain, ""},
@@ -83,6 +86,15 @@ constexpr Entry entries[] = {
     {all_to_all, "bruck", bruck_all_to_all, "⌈log2 n⌉ + 1",
      "(one bits of all numbers below n)/n S (about ½ log2 n S)", bruck, ""},
     {all_to_all, "direct", direct_all_to_all, "1", half_bytes, plain, ""},
+
+    {scan, "chain", chain_scan, "n-1", "S", pjesivac, "", kept},
+    {scan, "doubling", doubling_scan, log_rounds, "⌈log2 n⌉ S", hillis, "", kept},
+    {scan, "direct", direct_scan, "1", "(n-1) S", plain, "", at_once},
+
+    {exscan, "chain", exclusive<chain_scan>, "n-1", "2 S (n = 2: S)", pjesivac, "", kept},
+    {exscan, "doubling", doubling_exscan, "⌈log2 4(n-1)/3⌉ (n = 2: 1)",
+     "(⌈log2 4(n-1)/3⌉ + 1) S (n < 4: (n-1) S)", prefix, "", kept},
+    {exscan, "direct", exclusive<direct_scan>, "2 (n = 2: 1)", "(n-1) S", plain, "", at_once},
 
     {barrier, "dissemination", dissemination_barrier, log_rounds, "0", hensgen, ""},
     {barrier, "direct", direct_barrier, "1", "0", plain, ""},
@@ -132,10 +144,10 @@ std::span<const Entry> catalogue() {
   return entries;
 }
 
-std::string names_of_algorithms(Collective collective, bool only_in_rank_order) {
+std::string names_of_algorithms(Collective collective, Order least) {
   std::string names;
   for (const Entry& entry : entries) {
-    if (entry.collective != collective || (only_in_rank_order && !entry.keeps_rank_order)) continue;
+    if (entry.collective != collective || entry.order < least) continue;
     names += (names.empty() ? "" : ", ") + std::string(entry.name);
   }
   return names;

@@ -17,16 +17,15 @@ struct Entry {
   std::string_view bytes;         // formula for the bytes sent by the busiest rank, in n and S
   std::string_view source;        // paper or standard
   std::string_view restrictions;  // "" if any world is allowed
-  // keeps_rank_order() of its schedules for every world and root: whether reproducible communicators may run
-  // it.
-  bool keeps_rank_order = false;
+  // Of its schedules for every world and root. Reproducible communicators run only Order::at_once.
+  Order order = Order::any;
 };
 
 // All algorithms, grouped by collective.
 std::span<const Entry> catalogue();
 
-// Their names, separated by commas; optionally only of those that keep rank order.
-std::string names_of_algorithms(Collective collective, bool only_in_rank_order = false);
+// Their names, separated by commas; of those that keep at least this order.
+std::string names_of_algorithms(Collective collective, Order least = Order::any);
 
 // The entry, or nullptr.
 const Entry* find_algorithm(Collective collective, std::string_view name);

@@ -16,14 +16,13 @@ std::string check(const std::vector<Schedule>& all) {
   return "";
 }
 
-bool keeps_rank_order(const std::vector<Schedule>& all) {
+Order order_of(const std::vector<Schedule>& all) {
   try {
     check_form(all);
-    SymbolicRun run(all);
-    run.check_results();
-    return run.keeps_rank_order();
+    SymbolicRun(all).check_results();
+    return SymbolicRun(all, false).order();
   } catch (const Refused&) {
-    return false;
+    return Order::any;
   }
 }
 

@@ -12,10 +12,9 @@ namespace ringreduce {
 // of deadlock under rendezvous sends; otherwise one sentence that names the rank, the round and the error.
 std::string check(const std::vector<Schedule>& all);
 
-// Whether correct schedules give every element of a result the same bits in any place: all ranks' values
-// added in rank order, ((r0 + r1) + r2) + ..., and rounded once. False if nothing is summed, and for
-// schedules that check() refuses.
-bool keeps_rank_order(const std::vector<Schedule>& all);
+// The order in which correct schedules combine the ranks' values to each result. Order::any if nothing is
+// combined, and for schedules that check() refuses.
+Order order_of(const std::vector<Schedule>& all);
 
 // Which of a rank's combinations make values that are sent, by this rank or by others that make the same
 // ones: by round, the chunks in ascending order. The schedules of all ranks must be correct together.

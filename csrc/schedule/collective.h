@@ -17,16 +17,20 @@ enum class Collective : std::uint8_t {
   gather,
   scatter,
   all_to_all,
+  scan,
+  exscan,
   barrier,
 };
 
 // What a rank's array holds before a collective, or after it.
 enum class Holds : std::uint8_t {
   nothing,
-  whole,      // the whole buffer, on every rank
-  on_root,    // the whole buffer, on the root alone
-  own_block,  // this rank's block of the buffer
-  exchanged,  // a block for each rank, or from each
+  whole,       // the whole buffer, on every rank
+  on_root,     // the whole buffer, on the root alone
+  own_block,   // this rank's block of the buffer
+  exchanged,   // a block for each rank, or from each
+  up_to_own,   // the whole buffer, combined from the ranks up to this one
+  before_own,  // the same from the ranks before this one; rank 0 has none
 };
 
 // The bytes that count as bandwidth of the bus, in sizes of the whole buffer, as nccl-tests define them.
@@ -54,6 +58,8 @@ inline constexpr std::array collective_facts{
     CollectiveFacts{"gather", false, Holds::own_block, Holds::on_root, BusBytes::others},
     CollectiveFacts{"scatter", false, Holds::on_root, Holds::own_block, BusBytes::others},
     CollectiveFacts{"all_to_all", false, Holds::exchanged, Holds::exchanged, BusBytes::others},
+    CollectiveFacts{"scan", true, Holds::whole, Holds::up_to_own, BusBytes::once},
+    CollectiveFacts{"exscan", true, Holds::whole, Holds::before_own, BusBytes::once},
     CollectiveFacts{"barrier", false, Holds::nothing, Holds::nothing, BusBytes::others},
 };
 inline constexpr int collective_count = static_cast<int>(collective_facts.size());
@@ -74,6 +80,15 @@ constexpr Holds contents(Collective collective, bool before) {
 }
 constexpr bool rooted(Collective collective) {
   return contents(collective, true) == Holds::on_root || contents(collective, false) == Holds::on_root;
+}
+// How many ranks, from rank 0 on, contribute to this rank's result.
+constexpr int contributors(Collective collective, int rank, int world) {
+  const Holds after = contents(collective, false);
+  return after == Holds::up_to_own ? rank + 1 : after == Holds::before_own ? rank : world;
+}
+// Whether every result combines the values of all ranks, so that there is an average.
+constexpr bool combines_all(Collective collective) {
+  return reduces(collective) && contributors(collective, 0, 2) == 2;
 }
 // Whether all ranks end with the same values.
 constexpr bool ends_alike(Collective collective) {

@@ -102,6 +102,20 @@ Schedule fold(Algorithm power_of_two, const Place& place) {
   return s;
 }
 
+Schedule exscan_by(Algorithm scan, const Place& place) {
+  const int last = place.world - 1, r = place.rank;
+  const Schedule inner = last > 0 ? scan({.world = last, .rank = std::max(r - 1, 0)}) : Schedule();
+  Schedule s = shift(begin(Collective::exscan, place, inner.chunks));
+  const std::size_t rounds = s.rounds.size() + inner.rounds.size();
+  std::vector<int> ranks;
+  std::vector<Span> blocks;
+  for (int i = 0; i < last; ++i) ranks.push_back(i + 1);
+  for (int i = 0; i < inner.chunks; ++i) blocks.push_back({i, 1});
+  if (r > 0) s = embed(inner, s, ranks, blocks);
+  s.rounds.resize(rounds);  // rank 0 is done, but counts them as the others do
+  return s;
+}
+
 Schedule embed(const Schedule& inner, Schedule outer, const std::vector<int>& ranks,
                const std::vector<Span>& blocks) {
   const auto placed = [&](const Spans& spans) {

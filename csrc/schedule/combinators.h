@@ -34,6 +34,13 @@ Schedule beside(Schedule first, const Schedule& second);
 // of such a pair sends the whole buffer once more.
 Schedule fold(Algorithm power_of_two, const Place& place);
 
+// An exscan: every rank passes its values to the next one, and the ranks from 1 on scan what they got.
+Schedule exscan_by(Algorithm scan, const Place& place);
+template <Algorithm scan>
+Schedule exclusive(const Place& place) {
+  return exscan_by(scan, place);
+}
+
 // Embeds the schedule of a smaller or renumbered world: inner rank i is rank ranks[i] of `outer`, and inner
 // chunk c is the run blocks[c]. A run may be empty; messages without chunks are dropped.
 Schedule embed(const Schedule& inner, Schedule outer, const std::vector<int>& ranks,

@@ -16,6 +16,8 @@ bool holds(const Schedule& schedule, int chunk, bool before) {
       return chunk == schedule.rank;
     case Holds::on_root:
       return schedule.rank == schedule.root;
+    case Holds::before_own:
+      return schedule.rank > 0;
     default:
       return true;
   }

@@ -13,11 +13,14 @@
 //   gather          n chunks; rank r starts with chunk r, the root ends with all; others' chunks are spoilt
 //   scatter         n chunks; the root starts with all, rank r ends with chunk r; its other chunks are spoilt
 //   all_to_all      n chunks; before: chunk j is meant for rank j; after: chunk j came from rank j
+//   scan            any number of chunks; rank r ends with the sums of ranks 0 to r
+//   exscan          any number of chunks; rank r ends with the sums of ranks 0 to r - 1; rank 0 keeps its own
 //   barrier         no chunks; messages carry nothing
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schedule/collective.h"
@@ -88,6 +91,16 @@ struct Schedule {
   std::vector<Round> rounds;
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
+
+// The order in which the ranks' values are combined to each element of a result.
+enum class Order : std::uint8_t {
+  any,
+  kept,     // rank order, grouped in any way: enough for an operator that does not commute
+  at_once,  // ((r0 + r1) + r2) + ..., rounded once: the same bits in any place
+};
+constexpr std::string_view name_of(Order order) {
+  return order == Order::any ? "any" : order == Order::kept ? "kept" : "at_once";
+}
 
 // The arguments of an algorithm: the rank and world that it makes a schedule for.
 struct Place {

@@ -27,6 +27,15 @@ Recv reduce_from(int peer, Spans chunks) {
   return {std::move(chunks), peer, true};
 }
 
+Schedule shift(Schedule schedule) {
+  if (schedule.world == 1) return schedule;
+  const Spans all = {{0, schedule.chunks}};
+  Round& round = schedule.rounds.emplace_back();
+  if (schedule.rank + 1 < schedule.world) round.sends = {to(schedule.rank + 1, all)};
+  if (schedule.rank > 0) round.recvs = {from(schedule.rank - 1, all)};
+  return schedule;
+}
+
 int wrap(int value, int world) {
   return (value % world + world) % world;
 }

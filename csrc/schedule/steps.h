@@ -17,6 +17,9 @@ Send to(int peer, Spans chunks);
 Recv from(int peer, Spans chunks);         // replaces
 Recv reduce_from(int peer, Spans chunks);  // reduces into the chunks
 
+// Adds a round in which every rank's chunks replace those of the next.
+Schedule shift(Schedule schedule);
+
 // value modulo world, never negative: wrap(-1, 4) == 3.
 int wrap(int value, int world);
 

@@ -40,7 +40,7 @@ Spans reached(int rank, int step, int world) {
   return spans;
 }
 
-Schedule power_of_two(const Place& place) {
+Schedule swing_power_of_two(const Place& place) {
   const int n = place.world, r = place.rank;
   Schedule half = begin(Collective::reduce_scatter, place, n);
   for (int step = 0; step < ceil_log2(n); ++step) {
@@ -55,7 +55,7 @@ Schedule power_of_two(const Place& place) {
 }  // namespace
 
 Schedule swing_all_reduce(const Place& place) {
-  return fold(power_of_two, place);
+  return fold(swing_power_of_two, place);
 }
 
 }  // namespace ringreduce

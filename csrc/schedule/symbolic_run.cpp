@@ -19,11 +19,11 @@ std::vector<int> last_writes(const Schedule& s) {
 
 }  // namespace
 
-SymbolicRun::SymbolicRun(const std::vector<Schedule>& all)
+SymbolicRun::SymbolicRun(const std::vector<Schedule>& all, bool commute)
     : all_(all),
       collective_(all.front().collective),
       world_(static_cast<int>(all.size())),
-      expressions_(world_, all.front().chunks) {
+      expressions_(world_, all.front().chunks, commute) {
   for (const Schedule& plan : all_) ranks_.push_back(start(plan));
   for (int rank = 0; rank < world_; ++rank) enter_next_round(rank);
   while (!ready_.empty()) {
@@ -177,7 +177,8 @@ void SymbolicRun::combine(Rank& rank, std::vector<Operand>& operands, std::vecto
     }
     // The engine divides an average here. From now on, adding anything would be wrong, and so would a missing
     // value.
-    const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
+    const bool divide =
+        combines_all(collective_) && holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
     writes.push_back({chunk, divide ? expressions_.divided(total) : expressions_.rounded(total)});
     rank.made.push_back({rank.round, chunk, writes.back().value});
   }
@@ -212,37 +213,34 @@ void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
 
 void SymbolicRun::check_results() {
   for (const Rank& rank : ranks_) {
-    const Schedule& s = *rank.plan;
     const auto missed = std::find(rank.heard.begin(), rank.heard.end(), false);
-    if (missed != rank.heard.end()) {
-      refuse("rank ", s.rank, " finishes without having heard from rank ", missed - rank.heard.begin());
-    }
-    for (int chunk = 0; chunk < s.chunks; ++chunk) {
-      if (!holds_result(s, chunk)) continue;
-      if (!reduces(collective_)) {
-        check_moved(rank, chunk);
-        continue;
-      }
-      const std::string wrong = expressions_.why_incomplete(rank.chunks[chunk], chunk);
-      if (!wrong.empty()) refuse("rank ", s.rank, ", chunk ", chunk, ": at the end it ", wrong);
-      // Equal expressions mean equal bits.
-      if (ends_alike(collective_) && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
-        refuse("rank ", s.rank, ", chunk ", chunk,
-               ": adds or rounds in another order than rank 0, so their bits may differ");
-      }
-    }
+    if (missed == rank.heard.end()) continue;
+    refuse("rank ", rank.plan->rank, " finishes without having heard from rank ",
+           missed - rank.heard.begin());
   }
+  each_result([this](const Rank& rank, int chunk) {
+    if (!reduces(collective_)) return check_moved(rank, chunk);
+    const int value = rank.chunks[chunk], r = rank.plan->rank;
+    const std::string wrong =
+        expressions_.why_incomplete(value, chunk, contributors_to(rank), combines_all(collective_));
+    if (!wrong.empty()) refuse("rank ", r, ", chunk ", chunk, ": at the end it ", wrong);
+    // Equal expressions mean equal bits.
+    if (ends_alike(collective_) && value != ranks_.front().chunks[chunk]) {
+      refuse("rank ", r, ", chunk ", chunk,
+             ": adds or rounds in another order than rank 0, so their bits may differ");
+    }
+  });
 }
 
-bool SymbolicRun::keeps_rank_order() {
-  if (!reduces(collective_)) return false;
-  for (const Rank& rank : ranks_) {
-    for (int chunk = 0; chunk < rank.plan->chunks; ++chunk) {
-      if (!holds_result(*rank.plan, chunk)) continue;
-      if (rank.chunks[chunk] != expressions_.in_rank_order(chunk)) return false;
-    }
-  }
-  return true;
+Order SymbolicRun::order() {
+  if (!reduces(collective_)) return Order::any;
+  bool at_once = true, in_order = true;
+  each_result([&](const Rank& rank, int chunk) {
+    const int value = rank.chunks[chunk], ranks = contributors_to(rank);
+    at_once = at_once && value == expressions_.in_rank_order(chunk, ranks, combines_all(collective_));
+    in_order = in_order && (at_once || expressions_.is_in_order(value, chunk, ranks));
+  });
+  return at_once ? Order::at_once : in_order ? Order::kept : Order::any;
 }
 
 std::vector<std::vector<int>> SymbolicRun::passed_on(int rank) const {

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "schedule/check.h"
 #include "schedule/expressions.h"
 #include "schedule/schedule.h"
 
@@ -15,14 +16,15 @@ class SymbolicRun {
  public:
   // Runs to the end. The schedules must be well-formed (check_form) and outlive the run. Throws Refused if
   // the ranks block each other, a message does not fit, or a chunk is read that holds nothing.
-  explicit SymbolicRun(const std::vector<Schedule>& all);
+  // `commute`: whether the operator does.
+  explicit SymbolicRun(const std::vector<Schedule>& all, bool commute = true);
 
   // Throws Refused unless every rank holds the collective's result.
   void check_results();
 
-  // Whether every result is the sum of the ranks' values in rank order, by a single combination; false if
-  // nothing is summed.
-  bool keeps_rank_order();
+  // How every result combines the ranks' values; Order::any if nothing is combined. Tells the others apart
+  // only if the operator does not commute.
+  Order order();
 
   // By round, the chunks in which this rank has combined something that any rank has sent.
   std::vector<std::vector<int>> passed_on(int rank) const;
@@ -75,6 +77,16 @@ class SymbolicRun {
   void take_messages(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
   void take_copies(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
   void combine(Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes);
+  // Calls visit(rank, chunk) for every chunk that is a result.
+  template <class Visit>
+  void each_result(Visit visit) const {
+    for (const Rank& rank : ranks_) {
+      for (int chunk = 0; chunk < rank.plan->chunks; ++chunk) {
+        if (holds_result(*rank.plan, chunk)) visit(rank, chunk);
+      }
+    }
+  }
+  int contributors_to(const Rank& rank) const { return contributors(collective_, rank.plan->rank, world_); }
   [[noreturn]] void refuse_deadlock() const;
   void check_moved(const Rank& rank, int chunk) const;
 

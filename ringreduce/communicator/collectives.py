@@ -375,6 +375,91 @@ class Collectives(Base):
         )  # fmt: skip
 
     @overload
+    def scan(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> A: ...  # fmt: skip
+    @overload
+    def scan(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: Yes, **rest: Unpack[ReductionArgs]
+    ) -> Work[A]: ...
+    @overload
+    def scan(
+        self, x: Array, op: Op = "sum", *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> Any: ...  # fmt: skip
+    def scan(
+        self,
+        x: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Combines the x of ranks 0 to r element by element, on every rank r: an inclusive prefix reduction.
+
+        Any op but "avg", because each rank's result combines another number of ranks.
+
+        Args:
+            out: an array of x's size and dtype for the result. None writes the result to x.
+
+        Returns:
+            out, or x if out is None.
+        """
+        return self._run(
+            "scan", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def exscan(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> A: ...  # fmt: skip
+    @overload
+    def exscan(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: Yes, **rest: Unpack[ReductionArgs]
+    ) -> Work[A]: ...
+    @overload
+    def exscan(
+        self, x: Array, op: Op = "sum", *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> Any: ...  # fmt: skip
+    def exscan(
+        self,
+        x: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Combines the x of ranks 0 to r - 1 element by element, on every rank r: an exclusive prefix reduction.
+
+        Rank 0 gets the value that changes nothing: 0 for "sum", "bor" and "bxor", 1 for "prod", all bits set for
+        "band", and the largest or smallest value of the dtype for "min" and "max". Any op but "avg".
+
+        Args:
+            out: an array of x's size and dtype for the result. None writes the result to x.
+
+        Returns:
+            out, or x if out is None.
+        """
+        return self._run(
+            "exscan", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
     def barrier(self, *, timeout: float | None = None, async_op: No = False) -> None: ...
     @overload
     def barrier(self, *, timeout: float | None = None, async_op: Yes) -> Work[None]: ...

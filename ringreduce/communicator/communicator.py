@@ -98,7 +98,7 @@ class Communicator(Collectives, Messages, Groups):
     def reproducible(self) -> bool:
         """Whether each element of a reduction's result depends only on the ranks' values of that element.
 
-        If True, all_reduce, reduce_scatter and reduce compute ((r0 + r1) + r2) + ... in rank order. 16-bit and 8-bit
+        If True, reductions and scans compute ((r0 + r1) + r2) + ... in rank order. 16-bit and 8-bit
         floats are added in float32 and rounded once, at the end. The bits then do not depend on the tensor's size, the
         element's place, the algorithm, the transport or the kind of memory. Algorithms that add in another order raise
         ValueError. Groups made by :meth:`split` and :meth:`shrink` inherit the setting.

@@ -80,7 +80,7 @@ class Handles:
         size, hosts = self._engine.size, self.hosts()
         return self._engine.add_schedule(
             custom.name, custom(size, self._engine.rank, root, hosts), custom.heaviest_round(size, root, hosts),
-            self._engine.reproducible and custom.keeps_rank_order(size, root, hosts),
+            custom.order(size, root, hosts) if self._engine.reproducible else "any",
         )  # fmt: skip
 
     def hosts(self) -> list[list[int]]:

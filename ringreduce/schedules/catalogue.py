@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ringreduce._engine import schedules as _engine
 from ringreduce._engine import values
-from ringreduce.schedules.collectives import COLLECTIVES
+from ringreduce.schedules.collectives import COLLECTIVES, Order
 from ringreduce.schedules.registry import Custom, custom, hosts_of, registered
 from ringreduce.schedules.steps import Schedule, ScheduleError
 
@@ -25,8 +25,10 @@ class Algorithm:
         restrictions: The worlds or calls that it does not support. Empty if it supports any world. For a registered
             algorithm, why it is wrong for the given world.
         source: The paper or standard that it comes from. For a registered algorithm, the file and line.
-        keeps_rank_order: Whether it adds the values of all ranks in rank order and rounds once, in every world.
-            Reproducible communicators run only such algorithms. False if nothing is added.
+        order: The order in which it combines the ranks' values to each element of a result, in every world.
+            "at_once" is ((r0 + r1) + r2) + ..., rounded once. Reproducible communicators run only such algorithms.
+            "kept" is rank order in some grouping, as operators need that do not commute. "any" is another order, or
+            nothing is combined.
         measured_rounds: The number of rounds in the given world, or None if no world was given.
         measured_bytes: The bytes that the busiest rank sends in the given world, in units of S, or None.
     """
@@ -37,9 +39,14 @@ class Algorithm:
     bytes: str
     restrictions: str
     source: str
-    keeps_rank_order: bool
+    order: Order
     measured_rounds: int | None = None
     measured_bytes: float | None = None
+
+    @property
+    def keeps_rank_order(self) -> bool:
+        """Whether it combines the values of all ranks in rank order and rounds once."""
+        return self.order == "at_once"
 
 
 def algorithms(collective: str | None = None, world: int | None = None) -> list[Algorithm]:
@@ -72,15 +79,15 @@ def _row_of(one: Custom, world: int | None) -> Algorithm:
     code = getattr(one.function, "__code__", None)
     source = "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
     if world is None:
-        return Algorithm(one.collective, one.name, "", "", "", source, False)
+        return Algorithm(one.collective, one.name, "", "", "", source, "any")
     try:
         one.heaviest_round(world)
         costs = [plan.cost() for plan in one.plans(world)]
-        kept = one.keeps_rank_order(world)
+        order = one.order(world)
     except ScheduleError as error:
-        return Algorithm(one.collective, one.name, "", "", str(error), source, False)
+        return Algorithm(one.collective, one.name, "", "", str(error), source, "any")
     counted = max(rounds for rounds, _, _ in costs), max(sent for _, sent, _ in costs)
-    return Algorithm(one.collective, one.name, "", "", "", source, kept, *counted)
+    return Algorithm(one.collective, one.name, "", "", "", source, order, *counted)
 
 
 def schedule(
@@ -135,7 +142,7 @@ def table() -> str:
     ]
     for entry, twelve in zip(catalogue(None, 8), catalogue(None, 12), strict=True):
         counted = [f"{e.measured_rounds}; {e.measured_bytes:.4g} S" for e in (entry, twelve)]
-        order = "yes" if entry.keeps_rank_order else "no" if COLLECTIVES[entry.collective].reduces else ""
+        order = entry.order.replace("_", " ") if COLLECTIVES[entry.collective].reduces else ""
         cells = [
             entry.collective,
             f"`{entry.name}`",

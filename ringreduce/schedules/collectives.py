@@ -8,7 +8,10 @@ from ringreduce._engine import schedules as _engine
 
 __all__ = ["COLLECTIVES", "Collective"]
 
-Holds = Literal["nothing", "whole", "on_root", "own_block", "exchanged"]
+Holds = Literal["nothing", "whole", "on_root", "own_block", "exchanged", "up_to_own", "before_own"]
+
+
+Order = Literal["any", "kept", "at_once"]
 
 
 class Collective(NamedTuple):
@@ -18,7 +21,9 @@ class Collective(NamedTuple):
         name: its name, such as "all_reduce".
         reduces: whether it combines values.
         before: what a rank's array holds before: "whole" is the whole buffer on every rank, "on_root" on the root
-            alone; "own_block" is a rank's block of the buffer; "exchanged" is a block for each rank, or from each.
+            alone; "own_block" is a rank's block of the buffer; "exchanged" is a block for each rank, or from each;
+            "up_to_own" is the whole buffer, combined from the ranks up to this one, and "before_own" from those before
+            it.
         after: what a rank's array holds after it.
         bus_times: with ``bus_of_others``, the bytes that count as bandwidth of the bus: a multiple of the whole
             buffer, as nccl-tests define them.

@@ -11,6 +11,7 @@ from typing import Any
 
 from ringreduce._engine import schedules as _engine
 from ringreduce._engine import values
+from ringreduce.schedules.collectives import Order
 from ringreduce.schedules.steps import Schedule, ScheduleError
 
 Function = Callable[..., Schedule]
@@ -105,9 +106,9 @@ class Custom:
             self._heaviest[place] = self._proved(place)
         return self._heaviest[place]
 
-    def keeps_rank_order(self, world: int, root: int = 0, hosts: Hosts | None = None) -> bool:
-        """Returns whether it adds the values of all ranks in rank order and rounds once, in this world."""
-        return _engine.keeps_rank_order(self.plans(world, root, hosts))
+    def order(self, world: int, root: int = 0, hosts: Hosts | None = None) -> Order:
+        """Returns the order in which it combines the values of the ranks in this world."""
+        return _engine.order_of(self.plans(world, root, hosts))
 
     def plan(self, world: int, rank: int, root: int = 0, hosts: Hosts | None = None) -> Schedule:
         """Returns the schedule of one rank, without proving it."""

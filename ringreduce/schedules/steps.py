@@ -80,7 +80,7 @@ class Schedule:
 
     Attributes:
         collective: ``"all_reduce"``, ``"reduce_scatter"``, ``"all_gather"``, ``"broadcast"``, ``"reduce"``,
-            ``"gather"``, ``"scatter"``, ``"all_to_all"`` or ``"barrier"``.
+            ``"gather"``, ``"scatter"``, ``"all_to_all"``, ``"scan"``, ``"exscan"`` or ``"barrier"``.
         world: The number of ranks.
         rank: The rank that runs this schedule.
         chunks: The number of parts that the buffer is cut into. Chunks from this number on are scratch.

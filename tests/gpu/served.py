@@ -136,6 +136,19 @@ def all_to_all(on: Rank) -> None:
     on.is_equal(out, np.concatenate([np.split(on.values(r), on.world)[on.rank] for r in range(on.world)]))
 
 
+def scan(on: Rank) -> None:
+    x = on.own()
+    on.comm.scan(x)
+    on.is_equal(x, sum(on.values(rank) for rank in range(on.rank + 1)))
+
+
+def exscan(on: Rank) -> None:
+    x = on.own()
+    on.comm.exscan(x, "max")
+    before = [on.values(rank) for rank in range(on.rank)]
+    on.is_equal(x, np.max(before, axis=0) if before else np.full(x.shape, -np.inf))
+
+
 def uneven_all_gather(on: Rank) -> None:
     counts = [10 * rank + 5 for rank in range(on.world)]
     out = on.room(sum(counts))
@@ -251,6 +264,8 @@ OPERATIONS: dict[str, Callable[[Rank], None]] = {
     "`gather`": gather,
     "`scatter`": scatter,
     "`all_to_all`": all_to_all,
+    "`scan`": scan,
+    "`exscan`": exscan,
     "uneven `all_gather`": uneven_all_gather,
     "uneven `reduce_scatter`": uneven_reduce_scatter,
     "uneven `all_to_all`": uneven_all_to_all,

@@ -100,6 +100,8 @@ def _every_collective(comm):
             lambda name: comm.all_to_all(given(), out=room(world * count), algorithm=name),
             np.concatenate([x[own] for x in whole]),
         ),
+        "scan": (lambda name: comm.scan(given(), algorithm=name), sum(whole[: rank + 1])),
+        "exscan": (lambda name: comm.exscan(given(), algorithm=name), sum(whole[:rank], 0 * whole[0])),
     }
     for collective, (call, wanted) in calls.items():
         for name in ["auto", *[a.name for a in ringreduce.algorithms(collective)]]:

@@ -14,7 +14,9 @@ from .ranks import LIBRARIES
 LIBRARY = LIBRARIES / "libinterpreter_emulated.so"
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+    "scan", "exscan",
 ]  # fmt: skip
+WHOLE = ("all_reduce", "reduce", "broadcast", "scan", "exscan")
 EVERY = [(collective, a.name) for collective in COLLECTIVES for a in ringreduce.algorithms(collective)]
 SIZES = ctypes.c_size_t
 
@@ -72,7 +74,7 @@ def interpreter():
 def blocks_of(collective, world, count, root, seed=1):
     """Inputs, and what each rank must have; None where that is nobody's business."""
     rng = np.random.default_rng(seed)
-    whole = collective in ("all_reduce", "reduce", "broadcast")
+    whole = collective in WHOLE
     has_all = whole or collective not in ("all_gather", "gather")
     length = count if whole else count * world
     given = [rng.integers(-8, 9, length if has_all else count).astype("float32") for _ in range(world)]
@@ -89,13 +91,15 @@ def blocks_of(collective, world, count, root, seed=1):
             wanted[rank] = given[root]
         elif collective == "scatter":
             wanted[rank] = given[root][own]
+        elif collective == "scan" or (collective == "exscan" and rank > 0):
+            wanted[rank] = sum(given[: rank + (collective == "scan")])
         elif collective == "all_to_all":
             wanted[rank] = np.concatenate([x[own] for x in given])
     return given, wanted
 
 
 def room_for(collective, world, count):
-    whole = collective in ("all_reduce", "reduce", "broadcast")
+    whole = collective in WHOLE
     one = collective in ("reduce_scatter", "scatter")
     return np.full(count if whole or one else count * world, np.nan, "float32")
 

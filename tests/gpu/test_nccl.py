@@ -17,6 +17,7 @@ from .test_communicator import captured
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+    "scan", "exscan",
 ]  # fmt: skip
 OWN = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]
 EVERY = [(collective, a.name) for collective in COLLECTIVES for a in ringreduce.algorithms(collective)]
@@ -27,10 +28,11 @@ pytestmark = MARKS
 def blocks_of(collective, world, count, root, dtype="float32"):
     """Inputs, and what each rank must have; None where that is nobody's business."""
     rng = np.random.default_rng(count + world)
-    is_whole = collective in ("all_reduce", "reduce", "broadcast")
+    is_whole = collective in ("all_reduce", "reduce", "broadcast", "scan", "exscan")
     is_own = collective in ("all_gather", "gather")
     length = count if is_whole or is_own else count * world
     given = [rng.integers(0, 9, length).astype(dtype) for _ in range(world)]
+    sums = [sum(given[:rank], np.zeros_like(given[0])) for rank in range(world + 1)]
     whole = sum(given) if collective in ("all_reduce", "reduce", "reduce_scatter") else np.concatenate(given)
     split = [slice(rank * count, (rank + 1) * count) for rank in range(world)]
     wanted = {
@@ -42,6 +44,8 @@ def blocks_of(collective, world, count, root, dtype="float32"):
         "broadcast": [given[root]] * world,
         "scatter": [given[root][own] for own in split],
         "all_to_all": [np.concatenate([x[own] for x in given]) for own in split],
+        "scan": sums[1:],
+        "exscan": sums[:-1],
     }
     return given, wanted[collective]
 
@@ -266,6 +270,8 @@ def _refused(comm):
     refused("no op 'bor'", "all_reduce", array("int32"), "bor")
     refused("no reductions of dtype int16", "all_reduce", array("int16"))
     refused("no reductions of dtype complex64", "reduce", array("complex64"))
+    refused("no scan; it has all_reduce", "scan", array("float32"))
+    refused("no exscan; it has all_reduce", "exscan", array("float32"))
     refused("no all_to_all", "all_to_all", array("float32"), out=array("float32"))
     refused("root must be", "broadcast", array("float32"), 99)
     refused("GPU memory", "all_reduce", np.zeros(4, "float32"))

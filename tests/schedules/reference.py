@@ -13,7 +13,7 @@ from typing import Any
 
 from ringreduce.schedules import Schedule
 
-SUMS = ("all_reduce", "reduce_scatter", "reduce")
+SUMS = ("all_reduce", "reduce_scatter", "reduce", "scan", "exscan")
 
 
 def numbers(spans):
@@ -25,7 +25,11 @@ def has_result(plan: Schedule, chunk: int) -> bool:
         return chunk == plan.rank
     if plan.collective in ("reduce", "gather"):
         return plan.rank == plan.root
-    return True
+    return plan.collective != "exscan" or plan.rank > 0
+
+
+def contributors(plan: Schedule) -> int:
+    return {"scan": plan.rank + 1, "exscan": plan.rank}.get(plan.collective, plan.world)
 
 
 def has_value(plan: Schedule, chunk: int) -> bool:
@@ -75,7 +79,8 @@ class Rank:
             total = ordered[0]
             for value in ordered[1:]:
                 total = total + value
-            if has_result(self.plan, chunk) and self.last_write(chunk) == self.round:
+            averages = self.plan.collective not in ("scan", "exscan")
+            if averages and has_result(self.plan, chunk) and self.last_write(chunk) == self.round:
                 total = total / self.plan.world
             self.values[chunk] = total
         self.round, self.sent, self.got = self.round + 1, set(), {}
@@ -118,6 +123,8 @@ def run(plans: list[Schedule], start: list[list[Any]]) -> list[Rank]:
 
 
 def expected(plan: Schedule, chunk: int, start: list[list[Any]]) -> Any:
+    if plan.collective in ("scan", "exscan"):
+        return sum(values[chunk] for values in start[: contributors(plan)])
     if plan.collective in SUMS:
         return sum(values[chunk] for values in start) / plan.world
     if plan.collective in ("broadcast", "scatter"):

@@ -117,6 +117,15 @@ COST = {
     ("all_to_all", "pairwise"): (lambda n: n if n > 2 else 1, one_half),
     ("all_to_all", "bruck"): (lambda n: ceil_log(n) + 1, lambda n: ones_below(n) / n),
     ("all_to_all", "direct"): (lambda n: 1, one_half),
+    ("scan", "chain"): (lambda n: n - 1, lambda n: 1),
+    ("scan", "doubling"): (ceil_log, ceil_log),
+    ("scan", "direct"): (lambda n: 1, lambda n: n - 1),
+    ("exscan", "chain"): (lambda n: n - 1, lambda n: min(n - 1, 2)),
+    ("exscan", "doubling"): (
+        lambda n: max(ceil(log2(4 * (n - 1) / 3)), 1),
+        lambda n: ceil(log2(4 * (n - 1) / 3)) + 1 if n > 3 else n - 1,
+    ),
+    ("exscan", "direct"): (lambda n: min(n - 1, 2), lambda n: n - 1),
     ("barrier", "dissemination"): (ceil_log, lambda n: 0),
     ("barrier", "direct"): (lambda n: 1, lambda n: 0),
 }
@@ -143,14 +152,17 @@ def test_is_right_for_every_root(collective, name):
 
 
 @pytest.mark.parametrize("entry", schedules.algorithms(), ids=lambda e: f"{e.collective}-{e.name}")
-def test_keeps_rank_order_where_it_says_so(entry):
-    worlds = range(1, 65)
-    kept = [engine.algorithm_keeps_rank_order(entry.collective, entry.name, world) for world in worlds]
-    assert all(kept) == entry.keeps_rank_order
-    if entry.keeps_rank_order and entry.collective in ROOTED:
-        for world in range(1, 18):
-            for root in range(world):
-                assert engine.algorithm_keeps_rank_order(entry.collective, entry.name, world, root)
+def test_combines_in_the_order_that_it_states(entry):
+    """The least order of all worlds and roots, and of unusual groups, orders and trees."""
+    cases = [(world, 0) for world in range(1, 65)]
+    if entry.collective in ROOTED:
+        cases += [(world, root) for world in range(2, 18) for root in range(1, world)]
+    for world in range(3, 18):
+        groups = [rank % 2 for rank in range(world)]
+        trees = [[1, -1, *[0] * (world - 2)]]
+        cases += [(world, 0, groups), (world, 0, [], [*range(world)][::-1]), (world, 0, [], [], trees)]
+    orders = {engine.algorithm_order(entry.collective, entry.name, *case) for case in cases}
+    assert next(order for order in ("any", "kept", "at_once") if order in orders) == entry.order
 
 
 @pytest.mark.parametrize("collective", reference.SUMS)

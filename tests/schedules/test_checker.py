@@ -174,19 +174,58 @@ def test_rank_order():
         others = [r for r in range(3) if r != rank]
         return [Round([Send([0], others)], [Recv([0], r, True) for r in others])]
 
-    assert engine.keeps_rank_order(all_reduce(*map(one_shot, range(3))))
-    assert engine.keeps_rank_order([Schedule("all_reduce", 1, 0, 1)])
-    # (1 + 2) + 0, and (0 + 1) + 2 with a rounding in between, on all ranks that hold a result.
+    assert engine.order_of(all_reduce(*map(one_shot, range(3)))) == "at_once"
+    assert engine.order_of([Schedule("all_reduce", 1, 0, 1)]) == "at_once"
+    # 0 + (1 + 2), and (0 + 1) + 2 with a rounding in between, on all ranks that hold a result.
     for order in ([1, 2, 0], [0, 1, 2]):
         plans = [Schedule("reduce", 3, rank, 1, root=order[0], scratch=1) for rank in range(3)]
         for rank in order[1:]:
             plans[rank].rounds = [Round([Send([0], [order[0]])])]
             plans[order[0]].rounds.append(Round([], [Recv([0], rank, True)]))
         check(plans)
-        assert not engine.keeps_rank_order(plans)
+        assert engine.order_of(plans) == "kept"
     # What is refused, and what does not add.
-    assert not engine.keeps_rank_order(all_reduce([], [], []))
-    assert not engine.keeps_rank_order([Schedule("broadcast", 1, 0, 1)])
+    assert engine.order_of(all_reduce([], [], [])) == "any"
+    assert engine.order_of([Schedule("broadcast", 1, 0, 1)]) == "any"
+
+
+def scans(*rounds, collective="scan"):
+    return [Schedule(collective, len(rounds), rank, 1, own) for rank, own in enumerate(rounds)]
+
+
+def test_scan():
+    def chained(rank):
+        return [
+            Round([], [Recv([0], rank - 1, True)] if rank else []),
+            Round([Send([0], [rank + 1])] if rank < 2 else []),
+        ]
+
+    check(scans(*map(chained, range(3))))
+    assert engine.order_of(scans(*map(chained, range(3)))) == "kept"
+    assert told(scans([Round([Send([0], [1])])], [Round([], [Recv([0], 0, True)])], [])) == (
+        "rank 2, chunk 0: at the end it lacks the contribution of rank 0"
+    )
+    swap = [[Round([Send([0], [1 - r])], [Recv([0], 1 - r, True)])] for r in range(2)]
+    assert told(scans(*swap)) == (
+        "rank 0, chunk 0: at the end it holds the contribution of rank 1, a later one"
+    )
+    # One value too many, and rank 0's own, which nobody asks for.
+    assert told(scans(*swap, collective="exscan")) == (
+        "rank 1, chunk 0: at the end it holds the contribution of rank 1, a later one"
+    )
+    moved = [[Round([Send([0], [1])])], [Round([], [Recv([0], 0)])]]
+    check(scans(*moved, collective="exscan"))
+    assert "rank 1, chunk 0: at the end it lacks the contribution of rank 1" in told(scans(*moved))
+
+
+def test_operators_that_do_not_commute():
+    """A sum of the right values in the wrong order is right, but not kept."""
+    plans = [Schedule("reduce", 3, rank, 1, root=1) for rank in range(3)]
+    plans[0].rounds = [Round([Send([0], [2])])]  # 2 then adds 0 before its own: (0 + 2), and 1 comes between
+    plans[2].rounds = [Round([], [Recv([0], 0, True)]), Round([Send([0], [1])])]
+    plans[1].rounds = [Round([], [Recv([0], 2, True)])]
+    check(plans)
+    assert engine.order_of(plans) == "any"
 
 
 def test_chunk_that_holds_nothing():

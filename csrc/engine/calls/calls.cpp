@@ -165,6 +165,8 @@ void Calls::begin(const Call& call) {
     const bool is_output = call.input == call.output && input_bytes == output_bytes;
     task.input_reachable = is_output ? task.output_reachable : transport->reachable(call.input, input_bytes);
   }
+  identity_.output = nullptr;
+  if (gets_identity(call, world, rank)) identity_ = call;
   note(plan, task.bytes, call.bucket);
   task.contract = history_;
   executor.start(task);

@@ -75,7 +75,11 @@ class Calls {
   // Records this rank's next call, with arrays of so many bytes, for itself and for the others.
   const Record& note(const Plan& plan, std::size_t bytes, int bucket = -1);
   // The current call is over on this rank.
-  void finish() { published.ended(sequence_); }
+  void finish() {
+    if (identity_.output) [[unlikely]]
+      write_identity(identity_);
+    published.ended(sequence_);
+  }
   std::uint64_t number() const { return sequence_; }
   // Prepares the executor for the call.
   void begin(const Call& call);
@@ -149,6 +153,8 @@ class Calls {
   std::string now_doing() const;
 
   const unsigned fork_epoch_;
+  // The current call, if it is an exscan that leaves the op's identity on this rank.
+  Call identity_;
   std::uint64_t sequence_ = 0;
   std::uint64_t history_ = 0;  // over all calls so far
   Record* current_;            // shown to others

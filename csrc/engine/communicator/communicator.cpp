@@ -68,10 +68,9 @@ void Communicator::swap(const Transfer& send, const Transfer& receive) {
   });
 }
 
-int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
-                               bool in_rank_order) {
+int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round, Order order) {
   const auto turn = calls_.take_turn(calls_.turn, "an algorithm's first call", {});
-  return calls_.planner.add(name, std::move(schedule), heaviest_round, in_rank_order);
+  return calls_.planner.add(name, std::move(schedule), heaviest_round, order);
 }
 
 void Communicator::close() {

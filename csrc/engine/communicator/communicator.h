@@ -66,9 +66,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
 
   // Adds a custom schedule; returns its handle for Call::algorithm. `heaviest_round`: the most chunks that
-  // any rank sends in one round. `in_rank_order`: keeps_rank_order() of all ranks' schedules.
-  int add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
-                   bool in_rank_order = false);
+  // any rank sends in one round. `order`: order_of() all ranks' schedules.
+  int add_schedule(const std::string& name, Schedule schedule, int heaviest_round, Order order = Order::any);
   std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes, Encoding wire) const {
     return calls_.planner.explain(collective, bytes, wire);
   }

@@ -1,6 +1,7 @@
 #include "engine/planning/call.h"
 
 #include "engine/program/program.h"
+#include "reduce/identity.h"
 
 namespace ringreduce {
 bool has_own_block_only(const Call& call, bool of_input) {
@@ -27,8 +28,16 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 
 }  // namespace
 
-bool is_uneven_all_to_all(const Call& call) {
-  return call.input_extents && contents(call.collective, true) == Holds::exchanged;
+bool is_blind(const Call& call) {
+  return call.input_extents && (call.blind || contents(call.collective, true) == Holds::exchanged);
+}
+
+bool gets_identity(const Call& call, int world, int rank) {
+  return reduces(call.collective) && contributors(call.collective, rank, world) == 0;
+}
+
+void write_identity(const Call& call) {
+  fill_with_identity(call.dtype, call.op, call.output, call.count);
 }
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {

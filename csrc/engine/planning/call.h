@@ -38,6 +38,8 @@ struct Call {
   // except in all_to_all.
   const Extents* input_extents = nullptr;
   const Extents* output_extents = nullptr;
+  // Of gather and scatter: a rank that is not the root knows no extents but its own, with offset 0.
+  bool blind = false;
   std::chrono::steady_clock::duration timeout{};  // zero: the communicator's timeout
   // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Ranks
   // must agree.
@@ -46,14 +48,20 @@ struct Call {
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
 
-// Only the two ends of each message know the lengths of such blocks.
-bool is_uneven_all_to_all(const Call& call);
+// Whether only the two ends of each message know the lengths of its blocks: the blind, and every uneven
+// all_to_all.
+bool is_blind(const Call& call);
 
 // Whether the input, or the output, has only this rank's block.
 bool has_own_block_only(const Call& call, bool of_input);
 // Bytes of this rank's arrays.
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
+
+// Whether no rank contributes to this rank's result: it is the op's identity, or nothing if the output is
+// null.
+bool gets_identity(const Call& call, int world, int rank);
+void write_identity(const Call& call);
 
 // Where all ranks' blocks would begin, if the others' lay around this rank's.
 const std::byte* input_of_all(const Call& call, int rank);

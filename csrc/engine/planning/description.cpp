@@ -52,7 +52,7 @@ Shape shape_of(const Call& call, int world) {
     for (std::size_t n : extents->count) shape.longest = std::max(shape.longest, n);
   }
   shape.total = shape.longest * world;
-  const bool known = !is_uneven_all_to_all(call);
+  const bool known = !is_blind(call);
   for (std::size_t n : call.input_extents->count) shape.hash = mix(shape.hash, known ? n : 0);
   return shape;
 }
@@ -74,7 +74,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   for (std::uint64_t value :
        {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
         static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
-        static_cast<std::uint64_t>(made.root), shape.hash, is_uneven_all_to_all(call) ? 0 : made.count,
+        static_cast<std::uint64_t>(made.root), shape.hash, is_blind(call) ? 0 : made.count,
         static_cast<std::uint64_t>(plan.geometry.slice), std::uint64_t{reproducible},
         static_cast<std::uint64_t>(call.wire), call.split, plan.variant}) {
     contract = mix(contract, value);
@@ -86,6 +86,10 @@ Kind kind_of(const Record& record) {
   Description call;
   std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
   return {call.collective, std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm))};
+}
+
+void set_count(Record& record, std::uint64_t count) {
+  std::memcpy(record.content.data() + offsetof(Description, count), &count, sizeof count);
 }
 
 void name_bucket(Record& record, int number) {

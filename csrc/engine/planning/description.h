@@ -29,6 +29,8 @@ struct Kind {
   std::string algorithm;
 };
 Kind kind_of(const Record& record);
+// For a plan that serves calls of several lengths.
+void set_count(Record& record, std::uint64_t count);
 // A bucket of gradients that is known by its number: the record says so. Only in words: ranks need not agree
 // on it.
 void name_bucket(Record& record, int number);

@@ -71,10 +71,23 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
 
 const Plan& Planner::plan(const Call& call, const Target& target) {
   const PlanKey key(call, target);
-  if (call.input_extents) return plan_uneven(call, key, target);
-  if (const Plan* const known = plans_.find(key)) [[likely]]
-    return *known;
-  return plans_.add(key, make(call, target));
+  const bool blind = is_blind(call);
+  if (call.input_extents && !blind) return plan_uneven(call, key, target);
+  Plan* const known = plans_.find(key);
+  Plan& plan = known ? *known : plans_.add(key, make(call, target));
+  if (blind) fit(call, plan);
+  return plan;
+}
+
+// No rank knows the longest block of all ranks, so slices have a fixed length, and only their number differs.
+void Planner::fit(const Call& call, Plan& plan) const {
+  const Shape shape = shape_of(call, world_);
+  Geometry& geometry = plan.geometry;
+  geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
+  geometry.count = shape.longest;
+  geometry.input = call.input_extents;
+  geometry.output = call.output_extents;
+  set_count(plan.record, shape.total);
 }
 
 const Plan& Planner::plan_uneven(const Call& call, const PlanKey& key, const Target& target) {
@@ -111,6 +124,11 @@ void Planner::check(const Call& call) const {
     throw InvalidArgument("root must be a rank from 0 to " + std::to_string(world_ - 1) + ", not " +
                           std::to_string(call.root));
   }
+  if (reduces(call.collective) && !combines_all(call.collective) && call.op == Op::avg) {
+    throw InvalidArgument(
+        std::string("op 'avg' is not defined for ") + name_of(call.collective) +
+        ", because each rank's result combines another number of ranks: divide the sum by it");
+  }
   if (reduces(call.collective) && !supports(call.dtype, call.op)) {
     const char* const why = call.op == Op::premul_sum ? " (a sum with a factor)" : "";
     throw InvalidArgument(std::string("op '") + name_of(call.op) + "'" + why + " is not defined for dtype " +
@@ -131,13 +149,14 @@ void Planner::check(const Call& call) const {
 
 void Planner::check_rank_order(Collective collective, int algorithm) const {
   if (!reproducible_ || !reduces(collective)) return;
-  const bool kept = algorithm >= first_custom ? custom_[algorithm - first_custom].in_rank_order
-                                              : catalogue()[algorithm].keeps_rank_order;
-  if (kept) return;
+  const Order order =
+      algorithm >= first_custom ? custom_[algorithm - first_custom].order : catalogue()[algorithm].order;
+  if (order == Order::at_once) return;
   throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) +
                         "' cannot be used on a reproducible communicator, because it does not combine all "
                         "ranks' values in rank order at once; these " +
-                        name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
+                        name_of(collective) +
+                        " algorithms do: " + names_of_algorithms(collective, Order::at_once));
 }
 
 // A message that its peers read in place keeps the sender waiting for them. Where ranks share cores, each
@@ -166,13 +185,8 @@ Plan Planner::make(const Call& call, const Target& target) {
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm);
-  // No rank knows the longest block of all ranks, so slices have a fixed length.
-  const bool blind = is_uneven_all_to_all(call);
-  plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
-                                target.capacity, call.wire);
-  if (blind) {
-    plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
-  }
+  plan.geometry = make_geometry(*plan.program, element, is_blind(call) ? ~std::size_t{0} >> 8 : count,
+                                slice_bytes, target.capacity, call.wire);
   if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;
@@ -216,7 +230,7 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
 std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
   // The number of bytes differs between ranks, and slices must not.
-  if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
+  if (is_blind(call)) here.bytes = ~std::size_t{0};
   Choice choice = choose(here);
   plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
   plan.forest = -1;
@@ -226,9 +240,9 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
     choice = synthesised_choice(here, target, plan);
     plan.algorithm = index_of(*choice.entry);
   }
-  // Bruck's algorithm forwards blocks through ranks that do not know their lengths, and pairs need equal
-  // numbers of slices.
-  if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
+  // Trees and Bruck's algorithm forward blocks through ranks that do not know their lengths, and pairs need
+  // equal numbers of slices.
+  if (is_blind(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
   plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
   return call.slice_bytes > 0 ? call.slice_bytes : choice.slice_bytes;
 }
@@ -326,13 +340,13 @@ const Planner::Custom* Planner::custom(int algorithm) const {
                                    : nullptr;
 }
 
-int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
+int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, Order order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
     throw InvalidArgument("algorithm '" + name + "' returned a schedule for rank " +
                           std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
                           ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }
-  custom_.push_back({name, std::move(schedule), heaviest_round, in_rank_order});
+  custom_.push_back({name, std::move(schedule), heaviest_round, order});
   return first_custom + static_cast<int>(custom_.size()) - 1;
 }
 

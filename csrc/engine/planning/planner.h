@@ -64,12 +64,12 @@ class Planner {
   std::string tables_in_words() const;
   // The way in which "synthesised" handles a buffer of this many bytes.
   Way synthesised(std::size_t bytes);
-  int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
+  int add(const std::string& name, Schedule schedule, int heaviest_round, Order order);
   struct Custom {
     std::string name;
     Schedule schedule;
     int heaviest_round;
-    bool in_rank_order;
+    Order order;
   };
   // The schedule that was added under this number; null if there is none.
   const Custom* custom(int algorithm) const;
@@ -78,6 +78,7 @@ class Planner {
   void forget();
   const Plan& plan_uneven(const Call& call, const PlanKey& key, const Target& target);
   Plan make(const Call& call, const Target& target);
+  void fit(const Call& call, Plan& plan) const;
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;

@@ -28,7 +28,7 @@ struct PlanKey {
       : target(reinterpret_cast<std::uintptr_t>(&of)),
         kind(std::bit_cast<std::uint64_t>(Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
         way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
-        count(call.count),
+        count(call.input_extents ? ~std::size_t{0} : call.count),  // a blind call's plan takes any
         slice_bytes(call.slice_bytes),
         split(call.split) {}
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
@@ -44,13 +44,13 @@ struct PlanKey {
 class Plans {
  public:
   // Null if there is none.
-  const Plan* find(const PlanKey& key) const {
-    const Kept* kept = places_[place(key)].get();
+  Plan* find(const PlanKey& key) const {
+    Kept* kept = places_[place(key)].get();
     while (kept && kept->key != key) kept = kept->next.get();
     return kept ? &kept->plan : nullptr;
   }
   // Drops all others if they take too much memory.
-  const Plan& add(const PlanKey& key, Plan plan) {
+  Plan& add(const PlanKey& key, Plan plan) {
     const std::size_t more = sizeof(Kept) + plan.full.bytes() + plan.last_slice.bytes();
     if (bytes_ + more > most_bytes) *this = Plans();
     bytes_ += more;

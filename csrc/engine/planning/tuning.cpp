@@ -41,8 +41,8 @@ std::size_t stretched(const TuningRow& row, double pace, double latency) {
 Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
   if (!fits(row, s)) return {};
   const Entry* entry = find_algorithm(s.collective, row.algorithm);
-  const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
-  if (in_rank_order && !entry->keeps_rank_order) return {};
+  const Order least = (s.reproducible || s.coded) && reduces(s.collective) ? Order::at_once : Order::any;
+  if (entry->order < least) return {};
   return {entry, stretched(row, s.pace, s.latency), row.lanes, &row, tuned};
 }
 

@@ -61,6 +61,14 @@ constexpr TuningRow in_any_memory[] = {
     {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
     {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
     {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scan, 8, -1, 16 * KiB, "direct", 64 * KiB, 1},
+    {C::scan, any_world, -1, 16 * KiB, "doubling", 64 * KiB, 1},
+    {C::scan, any_world, -1, all, "chain", 256 * KiB, 2},
+    {C::scan, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::exscan, 8, -1, 16 * KiB, "direct", 64 * KiB, 1},
+    {C::exscan, any_world, -1, 16 * KiB, "doubling", 64 * KiB, 1},
+    {C::exscan, any_world, -1, all, "chain", 256 * KiB, 2},
+    {C::exscan, any_world, -1, all, "direct", 256 * KiB, 2},
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
@@ -98,6 +106,12 @@ constexpr TuningRow over_network[] = {
     {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
     {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
     {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scan, any_world, -1, 64 * KiB, "doubling", 64 * KiB, 1},
+    {C::scan, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::scan, any_world, -1, all, "direct", 256 * KiB, 4},
+    {C::exscan, any_world, -1, 64 * KiB, "doubling", 64 * KiB, 1},
+    {C::exscan, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::exscan, any_world, -1, all, "direct", 256 * KiB, 4},
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 

@@ -270,10 +270,10 @@ void bind_communicator(nb::module_& m) {
            "stream"_a.none())
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
-              bool in_rank_order) {
+              const std::string& order) {
              Schedule own = schedule_from_python(schedule);
              const WithoutGil unlocked;
-             return comm.add_schedule(name, std::move(own), heaviest_round, in_rank_order);
+             return comm.add_schedule(name, std::move(own), heaviest_round, order_named(order));
            })
       .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none())
       .def(

@@ -25,7 +25,8 @@ Schedule build(const std::string& collective, const std::string& algorithm, int 
 
 std::vector<std::tuple<std::string_view, bool, std::string_view, std::string_view, int, bool>>
 list_collectives() {
-  constexpr std::string_view held[] = {"nothing", "whole", "on_root", "own_block", "exchanged"};
+  constexpr std::string_view held[] = {"nothing",   "whole",     "on_root",   "own_block",
+                                       "exchanged", "up_to_own", "before_own"};
   decltype(list_collectives()) rows;
   for (const CollectiveFacts& facts : collective_facts) {
     rows.emplace_back(facts.name, facts.reduces, held[static_cast<int>(facts.before)],
@@ -36,12 +37,12 @@ list_collectives() {
 }
 
 std::vector<std::tuple<std::string, std::string_view, std::string_view, std::string_view, std::string_view,
-                       std::string_view, bool>>
+                       std::string_view, std::string_view>>
 list_catalogue() {
   decltype(list_catalogue()) rows;
   for (const Entry& entry : catalogue()) {
     rows.emplace_back(name_of(entry.collective), entry.name, entry.rounds, entry.bytes, entry.restrictions,
-                      entry.source, entry.keeps_rank_order);
+                      entry.source, name_of(entry.order));
   }
   return rows;
 }
@@ -59,10 +60,10 @@ std::string check_python(const nb::iterable& schedules) {
   return check(all);
 }
 
-bool keeps_rank_order_python(const nb::iterable& schedules) {
+std::string_view order_of_python(const nb::iterable& schedules) {
   const std::vector<Schedule> all = all_from_python(schedules);
   const WithoutGil unlocked;
-  return keeps_rank_order(all);
+  return name_of(order_of(all));
 }
 
 std::tuple<int, double, double> cost_of(const Schedule& schedule) {
@@ -104,7 +105,7 @@ void bind_schedule(nb::module_& m) {
   s.def("collectives", list_collectives,
         "Returns (name, reduces, before, after, bus_times, bus_of_others) for every collective.");
   s.def("catalogue", list_catalogue,
-        "Returns (collective, name, rounds, bytes, restrictions, source, keeps_rank_order) for every "
+        "Returns (collective, name, rounds, bytes, restrictions, source, order) for every "
         "algorithm.");
   s.def("build", build, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0,
         "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "trees"_a = Trees(),
@@ -112,10 +113,12 @@ void bind_schedule(nb::module_& m) {
   s.def("check", check_python, "schedules"_a,
         "Checks all ranks' schedules together. Returns the first error found, or ''.");
   define_for_all(s, "check_algorithm", check, "Returns check() of an algorithm's schedules.");
-  s.def("keeps_rank_order", keeps_rank_order_python, "schedules"_a,
-        "Returns whether all ranks' schedules are correct and combine values in rank order, all at once.");
-  define_for_all(s, "algorithm_keeps_rank_order", keeps_rank_order,
-                 "Returns keeps_rank_order() of an algorithm's schedules.");
+  s.def("order_of", order_of_python, "schedules"_a,
+        "Returns how all ranks' schedules combine values: \"any\", \"kept\" in rank order, or \"at_once\" in "
+        "it.");
+  define_for_all(
+      s, "algorithm_order", [](const std::vector<Schedule>& all) { return name_of(order_of(all)); },
+      "Returns order_of() an algorithm's schedules.");
   s.def(
       "cost", [](nb::handle schedule) { return cost_of(schedule_from_python(schedule)); }, "schedule"_a,
       "Returns (rounds, sent, received); sent and received in units of the whole buffer.");

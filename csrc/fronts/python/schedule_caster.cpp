@@ -82,6 +82,13 @@ Collective collective_named(const std::string& name) {
   throw std::invalid_argument("no collective is called '" + name + "'");
 }
 
+Order order_named(std::string_view name) {
+  for (const Order order : {Order::any, Order::kept, Order::at_once}) {
+    if (name == name_of(order)) return order;
+  }
+  throw std::invalid_argument("no order is called '" + std::string(name) + "'");
+}
+
 Schedule schedule_from_python(nb::handle schedule) {
   return {.collective = collective_named(attribute<std::string>(schedule, "collective")),
           .world = attribute<int>(schedule, "world"),

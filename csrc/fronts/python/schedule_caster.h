@@ -11,6 +11,8 @@ namespace ringreduce {
 // Throws std::invalid_argument on an unknown name.
 Collective collective_named(const std::string& name);
 
+Order order_named(std::string_view name);
+
 // Throws nanobind::type_error, python_error or std::invalid_argument, naming the wrong or missing attribute.
 Schedule schedule_from_python(nanobind::handle schedule);
 nanobind::object schedule_to_python(const Schedule& schedule);

@@ -5,6 +5,7 @@
 #include "gpu/calls/gpu.h"
 #include "gpu/calls/watch.h"
 #include "gpu/calls/work.h"
+#include "reduce/identity.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -20,6 +21,22 @@ class OnlyStep : public Steps {
  private:
   Step& step_;
 };
+
+// Writes one element byte by byte, and doubles what is written.
+void fill_with_identity(const Call& call, void* stream) {
+  const CudaLibrary& cuda = CudaLibrary::get();
+  auto* const array = static_cast<char*>(call.output);
+  const std::size_t element = size_of(call.dtype), all = call.count * element;
+  const std::uint64_t identity = identity_of(call.dtype, call.op);
+  if (all == 0 || !array) return;
+  for (std::size_t i = 0; i < element; ++i) {
+    const int byte = i < 8 ? static_cast<int>(identity >> 8 * i & 0xff) : 0;
+    CudaLibrary::check(cuda.fill(array + i, byte, 1, stream));
+  }
+  for (std::size_t done = element; done < all; done *= 2) {
+    CudaLibrary::check(cuda.move(array + done, array, std::min(done, all - done), stream));
+  }
+}
 
 }  // namespace
 
@@ -101,6 +118,7 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   }
   if (captured) on.gpu->hold_in_graph(how.stream);
   on.runner.launch(call, plan, how);
+  if (gets_identity(call, calls_.world, calls_.rank)) fill_with_identity(call, how.stream);
 }
 
 std::shared_ptr<DeviceWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream,

@@ -19,7 +19,7 @@ std::vector<Block> blocks_of(const Call& call, bool of_input, int world, int ran
 }
 
 Cut::Cut(const Call& call, int world, std::size_t bytes) {
-  if (is_uneven_all_to_all(call)) return;
+  if (is_blind(call)) return;
   const std::size_t blocks = blocks_of(call, true, world, 0).size() + blocks_of(call, false, world, 0).size();
   const std::size_t longest =
       call.input_extents ? *std::ranges::max_element(call.input_extents->count) : call.count;

@@ -56,8 +56,7 @@ Staging::~Staging() {
 int Staging::same_algorithm(int handle, const Planner::Custom& custom) {
   const auto found = algorithms_.find(handle);
   if (found != algorithms_.end()) return found->second;
-  const int own =
-      group_->add_schedule(custom.name, custom.schedule, custom.heaviest_round, custom.in_rank_order);
+  const int own = group_->add_schedule(custom.name, custom.schedule, custom.heaviest_round, custom.order);
   return algorithms_.emplace(handle, own).first->second;
 }
 

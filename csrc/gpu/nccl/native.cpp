@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/planning/plan.h"
+#include "reduce/identity.h"
 #include "reduce/reduce.h"
 
 namespace ringreduce {
@@ -32,22 +33,18 @@ std::optional<nccl::ReduceOp> op_of(Op op) {
 }
 
 bool has(Collective collective) {
-  return reduces(collective) || ends_alike(collective);
+  return combines_all(collective) || ends_alike(collective);
 }
 
 bool is_float8(DType dtype) {
   return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
-// The number 1, in the first bytes, in the order of DType, which begins with floats.
-constexpr std::uint64_t ones[] = {0x3ff0000000000000, 0x3f800000, 0x3c00, 0x3f80, 0x38, 0x3c};
-static_assert(static_cast<int>(DType::float8_e5m2) == 5);
-
 // An operator that multiplies by this rank's factor first; destroyed with this object.
 class Scaling {
  public:
   Scaling(const Call& call, NcclGroup& group) : group_(group) {
-    std::uint64_t factor = ones[static_cast<int>(call.dtype)];
+    std::uint64_t factor = identity_of(call.dtype, Op::prod);
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);

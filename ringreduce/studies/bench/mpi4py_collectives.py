@@ -68,10 +68,12 @@ def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
         "scatter_v": (WORLD.Scatterv, at_root(uneven), mine, root),
         "all_to_all": (WORLD.Alltoall, even, even_out),
         "all_to_all_v": (WORLD.Alltoallv, uneven, uneven_out),
+        "scan": (WORLD.Scan, MPI.IN_PLACE, whole, op),
+        "exscan": (WORLD.Exscan, MPI.IN_PLACE, whole, op),
         "barrier": (WORLD.Barrier,),
     }
     function, *given = calls[kind]
-    if after == "on_root" and not is_root:
+    if (after == "on_root" and not is_root) or (after == "before_own" and rank == 0):
         out = buffer[:0]
     elif after == "own_block":
         out = buffer[:block] if reduces else own  # MPI writes a reduced block to the beginning

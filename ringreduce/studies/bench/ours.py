@@ -42,7 +42,8 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
         return positional, named, buffer[:0]
     if problem.separate:
         target = new(target.size)
-    return positional, named if target is given else {**named, "out": target}, target
+    result = target[:0] if facts.after == "before_own" and comm.rank == 0 else target
+    return positional, named if target is given else {**named, "out": target}, result
 
 
 def _written(method: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> Callable[[], Any]:

@@ -19,6 +19,8 @@ FACTS = {
     "gather": (False, "own_block", "on_root"),
     "scatter": (False, "on_root", "own_block"),
     "all_to_all": (False, "exchanged", "exchanged"),
+    "scan": (True, "whole", "up_to_own"),
+    "exscan": (True, "whole", "before_own"),
     "barrier": (False, "nothing", "nothing"),
 }
 """Whether a collective reduces, and what a rank's buffer holds before and after it: a part of
@@ -185,7 +187,10 @@ def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
         return np.concatenate([of(other)[problem.blocks(other, ranks)[rank]] for other in range(ranks)])
     if before == "own_block":
         return np.concatenate([of(other)[problem.blocks(other, ranks)[other]] for other in range(ranks)])
-    givers = [problem.root] if before == "on_root" else range(ranks)
+    prefixes = {"up_to_own": range(rank + 1), "before_own": range(rank)}
+    givers = [problem.root] if before == "on_root" else prefixes.get(after, range(ranks))
+    if not givers:
+        return of(rank)[:0]
     total: Array = reduce(COMBINE[problem.op], map(of, givers))
     if problem.op == "avg" and reduces:
         total = (total / np.float32(ranks)).astype(total.dtype)

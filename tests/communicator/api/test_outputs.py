@@ -48,6 +48,8 @@ CALLS = {
     "scatter": lambda c, make, b: c.scatter(ones(8, make(4)), c.rank, out=make(4), async_op=b),
     "reduce_scatter": lambda c, make, b: c.reduce_scatter(ones(8, make(4)), out=make(4), async_op=b),
     "all_to_all": lambda c, make, b: c.all_to_all(ones(4, make(4)), out=make(4), async_op=b),
+    "scan": lambda c, make, b: c.scan(ones(4, make(4)), out=make(4), async_op=b),
+    "exscan": lambda c, make, b: c.exscan(ones(4, make(4)), out=make(4), async_op=b),
     "recv": lambda c, make, b: c.recv(make(4), 1 - c.rank, async_op=b),
     "recv from anyone": lambda c, make, b: c.recv(make(4), async_op=b),
 }

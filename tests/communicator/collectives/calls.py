@@ -19,12 +19,17 @@ COLLECTIVES = [
     "gather",
     "scatter",
     "all_to_all",
+    "scan",
+    "exscan",
 ]
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 # What a collective takes from, and leaves on, each rank: its own block or all of them.
-TAKES_ALL = {"all_reduce", "reduce_scatter", "broadcast", "reduce", "scatter", "all_to_all"}
-GIVES_ALL = {"all_reduce", "all_gather", "broadcast", "reduce", "gather", "all_to_all"}
-WHOLE = {"all_reduce", "broadcast", "reduce"}
+TAKES_ALL = {"all_reduce", "reduce_scatter", "broadcast", "reduce", "scatter", "all_to_all", "scan", "exscan"}
+GIVES_ALL = {"all_reduce", "all_gather", "broadcast", "reduce", "gather", "all_to_all", "scan", "exscan"}
+WHOLE = {"all_reduce", "broadcast", "reduce", "scan", "exscan"}
+
+
+IDENTITY = {"sum": 0, "prod": 1, "min": np.inf, "max": -np.inf}
 
 
 def algorithms(collective: str) -> list[str]:
@@ -87,9 +92,12 @@ def expected(call: Call, rank: int, world: int) -> Any:
         return np.concatenate([values(call, r, world) for r in range(world)])
     if name == "all_to_all":
         return np.concatenate([blocks(call, r, world)[rank] for r in range(world)])
+    if name == "exscan" and rank == 0:
+        return np.full(call.count, IDENTITY[call.op], call.dtype)
     if name == "reduce_scatter":
         return combined(call.op, [blocks(call, r, world)[rank] for r in range(world)])
-    return combined(call.op, [values(call, r, world) for r in range(world)])
+    ranks = {"scan": rank + 1, "exscan": rank}.get(name, world)
+    return combined(call.op, [values(call, r, world) for r in range(ranks)])
 
 
 def make(count: int, call: Call, shared: bool) -> Any:
@@ -139,7 +147,7 @@ def make_with(comm: Any, call: Call, x: Any, out: Any, **more: Any) -> Any:
     arguments: dict[str, Any] = {"algorithm": call.algorithm, **more}
     if call.collective in ROOTED:
         arguments["root"] = call.root
-    if call.collective in ("all_reduce", "reduce_scatter", "reduce"):
+    if ringreduce.schedules.COLLECTIVES[call.collective].reduces:
         arguments["op"] = call.op
     if call.collective != "broadcast" and out is not None:
         arguments["out"] = out

@@ -65,6 +65,23 @@ def test_calls_that_differ_in_one_argument_have_a_plan_each() -> None:
         assert later == 0
 
 
+def exchanges(comm: Any) -> tuple[int, int]:
+    x = np.zeros(1 << 20, np.float32)
+
+    def exchange(n: int) -> Callable[[], Any]:
+        counts = [n] * comm.size
+        part = x[: n * comm.size]
+        return partial(comm.all_to_all, part, send_counts=counts, recv_counts=counts)
+
+    return growth(comm, [exchange(7)]), growth(comm, [exchange(n) for n in (0, 1, 8, 100_000)])
+
+
+def test_one_plan_serves_all_lengths_of_an_uneven_all_to_all() -> None:
+    for first, later in on_threads(2, exchanges):
+        assert first > 0
+        assert later == 0
+
+
 def endless_sizes(comm: Any) -> list[int]:
     x = np.zeros(100_000, np.float32)
     before, held = comm.memory_held, []

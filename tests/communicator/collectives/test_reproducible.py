@@ -27,7 +27,7 @@ POOL = 100_003
 SIZES = [1, 17, 4097, 70_001]
 WORLDS = [2, 3, *slowly(8)]
 KINDS = {collective: [e.name for e in schedules.algorithms(collective) if e.keeps_rank_order]
-         for collective in ("all_reduce", "reduce_scatter", "reduce")}  # fmt: skip
+         for collective in ("all_reduce", "reduce_scatter", "reduce", "scan", "exscan")}  # fmt: skip
 FACTORS = [0.3, -1.7, 2.9, 0.01, 1.5, -0.6, 1.1, 0.45]
 
 
@@ -103,6 +103,15 @@ class Case:
             got = self.comm.reduce(self.array(start, count), root, algorithm=algorithm)
             if self.comm.rank == root:
                 assert_same_bits(got, self.sums[start : start + count], algorithm, start, count)
+
+    def scan(self, start, count, algorithm, upto=1):
+        parts = expected(self.dtype, self.comm.size, self.pool)[0][: self.comm.rank + upto]
+        got = getattr(self.comm, "scan" if upto else "exscan")(self.array(start, count), algorithm=algorithm)
+        wanted = chain([part[start : start + count] for part in parts]) if parts else np.zeros_like(got)
+        assert_same_bits(got, wanted, algorithm, start, count, upto)
+
+    def exscan(self, start, count, algorithm):
+        self.scan(start, count, algorithm, upto=0)
 
     def reduce_scatter(self, start, count, algorithm):
         comm, world = self.comm, self.comm.size

@@ -15,15 +15,23 @@ from tests.frameworks.mpi.conftest import PROGRAMS, ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
-SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "communicators.c", "progress.c")
+SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "blocks.c", "communicators.c", "progress.c")
 BLOCKING = [
     "MPI_Allreduce",
     "MPI_Reduce",
+    "MPI_Scan",
+    "MPI_Exscan",
     "MPI_Reduce_scatter",
     "MPI_Reduce_scatter_block",
     "MPI_Allgather",
     "MPI_Allgatherv",
     "MPI_Bcast",
+    "MPI_Gather",
+    "MPI_Gatherv",
+    "MPI_Scatter",
+    "MPI_Scatterv",
+    "MPI_Alltoall",
+    "MPI_Alltoallv",
 ]
 NONBLOCKING = ["MPI_I" + name[4:].lower() for name in BLOCKING]
 

@@ -21,6 +21,8 @@ def result(collective, world, rank, chunk):
     """What is in a rank's chunk in the end: whose chunks, added."""
     if collective in ("all_reduce", "reduce_scatter", "reduce"):
         return {(each, chunk) for each in range(world)}
+    if collective in ("scan", "exscan"):
+        return {(each, chunk) for each in range(rank + (collective == "scan"))}
     if collective == "barrier":
         return {(each, 0) for each in range(world)}
     origins = {"broadcast": (0, chunk), "scatter": (0, chunk), "all_to_all": (chunk, rank)}

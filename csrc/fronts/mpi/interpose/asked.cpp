@@ -18,20 +18,23 @@ bool too_short(const Counts& counts, int size, MPI_Count bytes) {
 
 // Blocks of these many elements: at the offsets, or one after the other.
 Extents extents_of(const Counts& counts, const Offsets* offsets, MPI_Count unit, int size) {
-  Extents extents;
+  Extents extents{std::vector<std::size_t>(size), std::vector<std::size_t>(size)};
   std::size_t end = 0;
   for (int rank = 0; rank < size; ++rank) {
     if (offsets && counts[rank] > 0) end = static_cast<std::size_t>((*offsets)[rank] * unit);
-    extents.offset.push_back(end);
-    extents.count.push_back(static_cast<std::size_t>(counts[rank] * unit));
-    end += extents.count.back();
+    extents.offset[rank] = end;
+    extents.count[rank] = static_cast<std::size_t>(counts[rank] * unit);
+    end += extents.count[rank];
   }
   return extents;
 }
 
-void use_extents(ServedCall& served, Extents extents) {
-  served.extents = std::move(extents);
-  served.call.input_extents = served.call.output_extents = &served.extents;
+void use_extents(ServedCall& served, Extents of_input, std::optional<Extents> of_output = std::nullopt) {
+  served.extents[0] = std::move(of_input);
+  served.call.input_extents = served.call.output_extents = &served.extents[0];
+  if (!of_output) return;
+  served.extents[1] = std::move(*of_output);
+  served.call.output_extents = &served.extents[1];
 }
 
 }  // namespace
@@ -71,16 +74,17 @@ MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatyp
 
 MPI_Count Reduce::weigh(const Seat& seat, Call& call) const {
   if (send == nullptr || (root && (*root < 0 || *root >= seat.size()))) return not_ours;
-  const bool gets = !root || *root == seat.rank();
-  if (gets ? receive == nullptr || receive == MPI_IN_PLACE : send == MPI_IN_PLACE) return not_ours;
+  const bool in_place = send == MPI_IN_PLACE;
+  if (in_place && root && !gets(seat.rank())) return not_ours;
+  if ((in_place || gets(seat.rank())) && (receive == nullptr || receive == MPI_IN_PLACE)) return not_ours;
   call.root = root.value_or(0);
-  return weigh_reduction(root ? Collective::reduce : Collective::all_reduce, count, type, op, call);
+  return weigh_reduction(collective, count, type, op, call);
 }
 
 void Reduce::fill(const Seat& seat, ServedCall& served) const {
   served.call.count = static_cast<std::size_t>(count);
   served.call.input = send == MPI_IN_PLACE ? receive : send;
-  served.call.output = !root || *root == seat.rank() ? receive : nullptr;
+  served.call.output = gets(seat.rank()) ? receive : nullptr;
 }
 
 MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
@@ -118,106 +122,144 @@ MPI_Count in_bytes(MPI_Count count, const Shape& shape) {
   return shape.size < 0 || count < 0 ? not_ours : count * shape.size;
 }
 
-MPI_Count weigh_bytes(Collective collective, MPI_Count bytes, Call& call) {
-  if (bytes <= 0 || bytes > most_moved) return not_ours;
-  call.collective = collective;
-  call.dtype = DType::uint8;
-  return bytes;
+MPI_Count within_limits(MPI_Count bytes) {
+  return bytes <= 0 || bytes > most_moved ? not_ours : bytes;
 }
 
-void* element(void* memory, MPI_Count number, const Shape& shape) {
+void* element(const void* memory, MPI_Count number, const Shape& shape) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) +
                                  static_cast<std::uintptr_t>(number * shape.extent));
 }
 
-// The elements as bytes: in place, or packed.
-const void* bytes_of(const void* from, MPI_Count count, MPI_Datatype type, ServedCall& served) {
-  const Shape shape = shape_of(type);
-  return shape.plain || count * shape.size == 0 ? from : served.packed(from, count, type);
-}
+// What one side of a call holds on a rank: the blocks of all ranks, or one.
+struct Part {
+  Side side;
+  int first, last;
+  Shape shape = shape_of(side.type);
 
-// Whether, to this rank's knowledge, a rank sends as much as its block holds.
-bool sends_block(const Allgather& asked, MPI_Count block) {
-  if (asked.send == MPI_IN_PLACE) return true;
-  const Shape shape = shape_of(asked.send_type);
-  return in_bytes(asked.send_count, shape) == block && (block == 0 || is_memory(asked.send, shape));
-}
-
-// Whether the blocks lie in memory as the engine expects: equal ones without gaps, others in order.
-bool in_order(const Allgather& asked, int size, bool equal) {
-  if (!asked.offsets) return true;
-  MPI_Count end = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    if (asked.counts[rank] == 0) continue;
-    const MPI_Count begin = asked.begin_of(rank);
-    if (equal ? begin != end : begin < end) return false;
-    end = begin + asked.counts[rank];
+  bool is_one() const { return last - first == 1; }
+  std::size_t block(int rank) const { return static_cast<std::size_t>(side.counts[rank] * shape.size); }
+  MPI_Count elements() const { return is_one() ? side.counts[first] : side.counts.sum(last); }
+  // Negative if it cannot be ours.
+  MPI_Count bytes() const {
+    const MPI_Count bytes = in_bytes(elements(), shape);
+    const bool lacks_memory = bytes != 0 && !is_memory(side.memory, shape);
+    return lacks_memory || (side.offsets && !*side.offsets) ? not_ours : bytes;
   }
-  return true;
+  void* at(int rank) const { return element(side.memory, is_one() ? 0 : side.begin_of(rank), shape); }
+  // Whether it lies in memory as the engine expects: equal blocks without gaps, others in order.
+  bool is_direct(bool equal) const {
+    MPI_Count end = 0;
+    for (int rank = first; side.offsets && rank < last; ++rank) {
+      if (side.counts[rank] == 0) continue;
+      const MPI_Count begin = side.begin_of(rank);
+      if (equal ? begin != end : begin < end) return false;
+      end = begin + side.counts[rank];
+    }
+    return shape.plain;
+  }
+  // Calls work(block in memory, block in a message, elements) for those that are not empty.
+  template <typename Work>
+  void each(std::byte* message, Work work) const {
+    for (int rank = first; rank < last; message += block(rank), ++rank) {
+      if (block(rank) > 0) work(at(rank), message, side.counts[rank]);
+    }
+  }
+  const void* as_input(bool equal, ServedCall& served) const {
+    if (is_direct(equal)) return side.memory;
+    std::byte* const room = served.room(static_cast<std::size_t>(bytes()));
+    each(room, [&](void* from, std::byte* to, MPI_Count n) { served.pack(from, n, side.type, to); });
+    return room;
+  }
+  void* as_output(bool equal, ServedCall& served) const {
+    if (is_direct(equal)) return const_cast<void*>(side.memory);
+    std::byte* const room = served.room(static_cast<std::size_t>(bytes()));
+    each(room, [&](void* to, std::byte* from, MPI_Count n) { served.land(from, to, n, side.type); });
+    return room;
+  }
+  Extents extents() const {
+    const bool directly = side.offsets && is_direct(false);
+    return extents_of(side.counts, directly ? &*side.offsets : nullptr, shape.size, last);
+  }
+};
+
+Part part_of(const Side& side, bool is_one, int rank, int size) {
+  return is_one ? Part{side, rank, rank + 1} : Part{side, 0, size};
 }
 
-// Copies gathered blocks to their places.
-void land_blocks(const Allgather& asked, const std::byte* from, int size, const Shape& shape,
-                 ServedCall& served) {
-  for (int rank = 0; rank < size; ++rank) {
-    const MPI_Count count = asked.counts[rank];
-    if (count > 0) served.land(from, element(asked.receive, asked.begin_of(rank), shape), count, asked.type);
-    from += count * shape.size;
-  }
+// Of a rank that knows no block but its own.
+Extents own_extent(int size, int rank, std::size_t bytes) {
+  Extents extents{std::vector<std::size_t>(size), std::vector<std::size_t>(size)};
+  extents.count[rank] = bytes;
+  return extents;
 }
 
 }  // namespace
 
-MPI_Count Allgather::weigh(const Seat& seat, Call& call) const {
-  const Shape shape = shape_of(type);
-  if ((offsets && !*offsets) || !is_memory(receive, shape)) return not_ours;
-  const MPI_Count bytes = in_bytes(counts.sum(seat.size()), shape);
-  if (bytes < 0 || !sends_block(*this, counts[seat.rank()] * shape.size)) return not_ours;
-  return too_short(counts, seat.size(), bytes) ? not_ours : weigh_bytes(Collective::all_gather, bytes, call);
+Side Blocks::own_in_memory(int rank) const {
+  if (own().memory != MPI_IN_PLACE) return own();
+  if (swaps()) return all();
+  return {element(all().memory, all().begin_of(rank), shape_of(all().type)), all().counts[rank], all().type};
 }
 
-void Allgather::fill(const Seat& seat, ServedCall& served) const {
-  const Shape shape = shape_of(type);
-  const MPI_Count own = counts[seat.rank()];
-  const bool equal = counts.equal(seat.size());
-  const bool directly = shape.plain && in_order(*this, seat.size(), equal);
-  served.call.input = send == MPI_IN_PLACE
-                          ? bytes_of(element(receive, begin_of(seat.rank()), shape), own, type, served)
-                          : bytes_of(send, send_count, send_type, served);
-  served.call.output = receive;
-  if (!directly) {
-    std::byte* room = served.room(static_cast<std::size_t>(counts.sum(seat.size()) * shape.size));
-    served.call.output = room;
-    land_blocks(*this, room, seat.size(), shape, served);
-  }
+MPI_Count Blocks::weigh(const Seat& seat, Call& call) const {
+  const int rank = seat.rank(), size = seat.size();
+  const bool in_place = own().memory == MPI_IN_PLACE;
+  if (root_ && (*root_ < 0 || *root_ >= size)) return not_ours;
+  if (in_place && !holds_all(rank)) return not_ours;
+  const Part whole = part_of(all(), false, rank, size), part = part_of(own(), !swaps(), rank, size);
+  const MPI_Count bytes_of_all = holds_all(rank) ? whole.bytes() : 0, own_bytes = in_place ? 0 : part.bytes();
+  if (bytes_of_all < 0 || own_bytes < 0) return not_ours;
+  if (holds_all(rank) && !in_place && whole.block(rank) != part.block(rank)) return not_ours;
+  call.collective = collective_;
+  call.dtype = DType::uint8;
+  call.root = root_.value_or(0);
+  call.blind = is_blind();
+  if (call.blind) return 0;
+  const MPI_Count bytes = holds_all(rank) ? bytes_of_all : own_bytes * size;
+  return too_short(all().counts, size, bytes) ? not_ours : within_limits(bytes);
+}
+
+void Blocks::fill(const Seat& seat, ServedCall& served) const {
+  const int rank = seat.rank(), size = seat.size();
+  const Part whole = part_of(all(), false, rank, size),
+             part = part_of(own_in_memory(rank), !swaps(), rank, size);
+  const bool equal = !is_blind() && all().counts.equal(size), sends_all = &all() == &send_;
+  const Part &sent = sends_all ? whole : part, &received = sends_all ? part : whole;
+  const bool sends = !sends_all || holds_all(rank), receives = sends_all || holds_all(rank);
+  served.call.input = sends ? sent.as_input(equal, served) : nullptr;
+  served.call.output = receives ? received.as_output(equal, served) : nullptr;
   if (equal) {
-    served.call.count = static_cast<std::size_t>(own * shape.size);
+    served.call.count = part.block(rank);
+  } else if (!is_blind()) {
+    use_extents(served, whole.extents());
   } else {
-    use_extents(served, extents_of(counts, directly ? &*offsets : nullptr, shape.size, seat.size()));
+    Extents of_part = swaps() ? part.extents() : own_extent(size, rank, part.block(rank));
+    Extents of_whole = holds_all(rank) ? whole.extents() : own_extent(size, rank, 0);
+    if (sends_all) std::swap(of_part, of_whole);
+    use_extents(served, std::move(of_part), std::move(of_whole));
   }
 }
 
 MPI_Count Bcast::weigh(const Seat& seat, Call& call) const {
   const Shape shape = shape_of(type);
   if (root < 0 || root >= seat.size() || !is_memory(buffer, shape)) return not_ours;
+  call.collective = Collective::broadcast;
+  call.dtype = DType::uint8;
   call.root = root;
-  return weigh_bytes(Collective::broadcast, in_bytes(count, shape), call);
+  return within_limits(in_bytes(count, shape));
 }
 
 void Bcast::fill(const Seat& seat, ServedCall& served) const {
   const Shape shape = shape_of(type);
-  const auto bytes = static_cast<std::size_t>(count * shape.size);
-  served.call.count = bytes;
-  if (shape.plain) {
-    served.call.output = buffer;
-  } else if (seat.rank() == root) {
-    served.call.output = const_cast<std::byte*>(served.packed(buffer, count, type));
-  } else {
-    std::byte* room = served.room(bytes);
-    served.call.output = room;
+  served.call.count = static_cast<std::size_t>(count * shape.size);
+  std::byte* const room = shape.plain ? nullptr : served.room(served.call.count);
+  if (room && seat.rank() == root) {
+    served.pack(buffer, count, type, room);
+  } else if (room) {
     served.land(room, buffer, count, type);
   }
-  served.call.input = served.call.output;
+  served.call.input = served.call.output = room ? room : buffer;
 }
 
 MPI_Count Barrier::weigh(const Seat&, Call& call) const {

@@ -12,14 +12,22 @@ namespace ringreduce::mpi {
 enum class Function : std::uint8_t {
   allreduce,
   reduce,
+  scan,
+  exscan,
   reduce_scatter,
   reduce_scatter_block,
   allgather,
   allgatherv,
   bcast,
+  gather,
+  gatherv,
+  scatter,
+  scatterv,
+  alltoall,
+  alltoallv,
   barrier,
 };
-inline constexpr int function_count = 8;
+inline constexpr int function_count = 16;
 
 // The library that this is built for; RINGREDUCE_MPI_LIBRARY names one.
 enum class Library : std::uint8_t { openmpi, mpich, other };
@@ -34,7 +42,7 @@ class Policy {
   bool serves_some(Function function, bool in_background) const {
     return sizes_[in_background][static_cast<int>(function)] != 0;
   }
-  // `bytes` in total: of the whole buffer, or of all blocks together.
+  // `bytes` in total: of the whole buffer, or of all blocks together. None where the ranks do not know them.
   bool serves(Function function, bool in_background, std::size_t bytes) const {
     return (sizes_[in_background][static_cast<int>(function)] >> std::bit_width(bytes) & 1) != 0;
   }

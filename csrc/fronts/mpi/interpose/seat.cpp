@@ -31,7 +31,7 @@ bool may_serve(Function function, std::size_t bytes) {
 bool waits_for_all(Function function) {
   using enum Function;
   return function == allreduce || function == reduce_scatter_block || function == allgather ||
-         function == barrier;
+         function == alltoall || function == barrier;
 }
 
 void say(const std::string& why) {

@@ -9,18 +9,18 @@
 namespace ringreduce::mpi {
 namespace {
 
-// The most elements and bytes that fit into an int. An element is no longer: see most_moved in asked.h.
+// The most elements and bytes that fit into an int.
 constexpr MPI_Count most_counted = INT_MAX;
 
 void require(bool good) {
-  if (!good) throw std::runtime_error("MPI failed to pack or unpack this datatype");
+  if (!good) throw std::runtime_error("MPI cannot pack or unpack this datatype");
 }
 
 // Calls work(address in memory, address in the packed bytes, elements) for parts that MPI can count.
 template <typename Work>
 void in_parts(void* memory, MPI_Count count, MPI_Datatype type, Work work) {
   const Shape shape = shape_of(type);
-  require(shape.size > 0);
+  require(shape.size > 0 && shape.size <= most_counted);
   const MPI_Count part = std::max<MPI_Count>(most_counted / shape.size, 1);
   for (MPI_Count done = 0; done < count; done += part) {
     const auto at =
@@ -42,14 +42,16 @@ std::byte* ServedCall::room(std::size_t bytes) {
 }
 
 // All ranks of a served communicator share a host, where MPI packs without a header and without conversion.
-const std::byte* ServedCall::packed(const void* from, MPI_Count count, MPI_Datatype type) {
-  std::byte* to = room(static_cast<std::size_t>(count * shape_of(type).size));
+void ServedCall::pack(const void* from, MPI_Count count, MPI_Datatype type, std::byte* to) const {
+  if (const Shape shape = shape_of(type); shape.plain) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * shape.size));
+    return;
+  }
   in_parts(const_cast<void*>(from), count, type, [&](void* memory, std::size_t at, int elements, int size) {
     int position = 0;
     const int code = PMPI_Pack(memory, elements, type, to + at, size, &position, comm_);
     require(code == MPI_SUCCESS && position == size);
   });
-  return to;
 }
 
 void ServedCall::put(const Landing& landing) const {

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -19,10 +20,10 @@ class ServedCall : public Steps {
   ServedCall& operator=(const ServedCall&) = delete;
 
   Call call;
-  Extents extents;  // if the call has any
+  std::array<Extents, 2> extents;  // if the call has any
 
-  // Elements of any datatype, as the bytes of a message.
-  const std::byte* packed(const void* from, MPI_Count count, MPI_Datatype type);
+  // Copies elements of any datatype to a message.
+  void pack(const void* from, MPI_Count count, MPI_Datatype type, std::byte* to) const;
   // Memory that belongs to the call.
   std::byte* room(std::size_t bytes);
   // When the call is complete, copies these elements from a message to the program's memory.

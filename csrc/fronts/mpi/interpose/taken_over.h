@@ -55,6 +55,14 @@ struct PassedInLargeC : PassedInC {
        (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type, Passed::Op op, \
         Passed::Root root, ),                                                                               \
        (send, receive, count, type, op, root, ), __VA_ARGS__)                                               \
+  MAKE(SPELLED(Scan, scan), scan, Scan,                                                                     \
+       (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type,                \
+        Passed::Op op, ),                                                                                   \
+       (send, receive, count, type, op, ), __VA_ARGS__)                                                     \
+  MAKE(SPELLED(Exscan, exscan), exscan, Exscan,                                                             \
+       (Passed::Source send, Passed::Buffer receive, Passed::Count count, Passed::Type type,                \
+        Passed::Op op, ),                                                                                   \
+       (send, receive, count, type, op, ), __VA_ARGS__)                                                     \
   MAKE(SPELLED(Reduce_scatter, reduce_scatter), reduce_scatter, ReduceScatter,                              \
        (Passed::Source send, Passed::Buffer receive, Passed::Counts counts, Passed::Type type,              \
         Passed::Op op, ),                                                                                   \
@@ -67,10 +75,36 @@ struct PassedInLargeC : PassedInC {
        (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
         Passed::Count count, Passed::Type type, ),                                                          \
        (send, send_count, send_type, receive, count, type, ), __VA_ARGS__)                                  \
-  MAKE(SPELLED(Allgatherv, allgatherv), allgatherv, Allgatherv,                                             \
+  MAKE(SPELLED(Allgatherv, allgatherv), allgatherv, Allgather,                                              \
        (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
         Passed::Counts counts, Passed::Offsets offsets, Passed::Type type, ),                               \
        (send, send_count, send_type, receive, counts, offsets, type, ), __VA_ARGS__)                        \
+  MAKE(SPELLED(Gather, gather), gather, Gather,                                                             \
+       (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
+        Passed::Count count, Passed::Type type, Passed::Root root, ),                                       \
+       (send, send_count, send_type, receive, count, type, root, ), __VA_ARGS__)                            \
+  MAKE(SPELLED(Gatherv, gatherv), gatherv, Gather,                                                          \
+       (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
+        Passed::Counts counts, Passed::Offsets offsets, Passed::Type type, Passed::Root root, ),            \
+       (send, send_count, send_type, receive, counts, offsets, type, root, ), __VA_ARGS__)                  \
+  MAKE(SPELLED(Scatter, scatter), scatter, Scatter,                                                         \
+       (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
+        Passed::Count count, Passed::Type type, Passed::Root root, ),                                       \
+       (send, send_count, send_type, receive, count, type, root, ), __VA_ARGS__)                            \
+  MAKE(SPELLED(Scatterv, scatterv), scatterv, Scatter,                                                      \
+       (Passed::Source send, Passed::Counts send_counts, Passed::Offsets send_offsets,                      \
+        Passed::Type send_type, Passed::Buffer receive, Passed::Count count, Passed::Type type,             \
+        Passed::Root root, ),                                                                               \
+       (send, send_counts, send_offsets, send_type, receive, count, type, root, ), __VA_ARGS__)             \
+  MAKE(SPELLED(Alltoall, alltoall), alltoall, Alltoall,                                                     \
+       (Passed::Source send, Passed::Count send_count, Passed::Type send_type, Passed::Buffer receive,      \
+        Passed::Count count, Passed::Type type, ),                                                          \
+       (send, send_count, send_type, receive, count, type, ), __VA_ARGS__)                                  \
+  MAKE(SPELLED(Alltoallv, alltoallv), alltoallv, Alltoall,                                                  \
+       (Passed::Source send, Passed::Counts send_counts, Passed::Offsets send_offsets,                      \
+        Passed::Type send_type, Passed::Buffer receive, Passed::Counts counts, Passed::Offsets offsets,     \
+        Passed::Type type, ),                                                                               \
+       (send, send_counts, send_offsets, send_type, receive, counts, offsets, type, ), __VA_ARGS__)         \
   MAKE(SPELLED(Bcast, bcast), bcast, Bcast,                                                                 \
        (Passed::Buffer buffer, Passed::Count count, Passed::Type type, Passed::Root root, ),                \
        (buffer, count, type, root, ), __VA_ARGS__)

@@ -82,6 +82,8 @@ def is_result(plan: Schedule, chunk: int) -> bool:
     after = COLLECTIVES[plan.collective].after
     if after == "on_root":
         return plan.rank == plan.root
+    if after == "before_own":
+        return plan.rank > 0
     return chunk == plan.rank or after != "own_block"
 
 

@@ -75,6 +75,16 @@ static void test_between_groups(MPI_Comm comm) {
   value = rank == 0 ? 42 : 0;
   MPI_Bcast(&value, 1, MPI_INT, side == 1 ? 0 : rank == 0 ? MPI_ROOT : MPI_PROC_NULL, between);
   CHECK(value == (side == 1 || rank == 0 ? 42 : 0));
+  int sent[8], received[8] = {0};
+  for (int i = 0; i < remote; ++i) sent[i] = rank * 10 + i;
+  MPI_Alltoall(sent, 1, MPI_INT, received, 1, MPI_INT, between);
+  for (int i = 0; i < remote; ++i) CHECK(received[i] == (2 * i + 1 - side) * 10 + rank / 2);
+  MPI_Gather(sent, 1, MPI_INT, received, 1, MPI_INT,
+             side == 1   ? 0
+             : rank == 0 ? MPI_ROOT
+                         : MPI_PROC_NULL,
+             between);
+  for (int i = 0; rank == 0 && i < remote; ++i) CHECK(received[i] == (2 * i + 1) * 10);
   MPI_Barrier(between);
   MPI_Intercomm_merge(between, side, &both);
   use(both);
@@ -133,6 +143,8 @@ void test_errors(MPI_Comm comm) {
   CHECK(MPI_Bcast(&value, 1, MPI_DATATYPE_NULL, 0, copy) != MPI_SUCCESS);
   CHECK(MPI_Reduce(&value, &out, 1, MPI_INT, MPI_SUM, -1, copy) != MPI_SUCCESS);
   CHECK(MPI_Allgather(&value, 1, MPI_INT, &out, -1, MPI_INT, copy) != MPI_SUCCESS);
+  CHECK(MPI_Gather(&value, 1, MPI_INT, &out, 1, MPI_INT, 99, copy) != MPI_SUCCESS);
+  CHECK(MPI_Scatter(&value, 1, MPI_INT, &out, 1, MPI_INT, -1, copy) != MPI_SUCCESS);
   MPI_Comm_create_errhandler(handle, &own);
   MPI_Comm_set_errhandler(copy, own);
   MPI_Bcast(&value, 1, MPI_INT, 99, copy);

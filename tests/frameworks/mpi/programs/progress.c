@@ -30,8 +30,8 @@ static void test_around(MPI_Comm comm) {
   MPI_Comm_size(comm, &ranks);
   MPI_Comm_rank(comm, &rank);
   for (int i = 0; i < LONG / 8; ++i) memory[0][i] = 1;
-  MPI_Ialltoall(memory[0], LONG / 8 / ranks, MPI_DOUBLE, memory[1], LONG / 8 / ranks, MPI_DOUBLE, comm,
-                &request);
+  PMPI_Ialltoall(memory[0], LONG / 8 / ranks, MPI_DOUBLE, memory[1], LONG / 8 / ranks, MPI_DOUBLE, comm,
+                 &request);
   if (rank == 1) MPI_Wait(&request, MPI_STATUS_IGNORE);
   MPI_Barrier(comm);
   if (rank != 1) MPI_Wait(&request, MPI_STATUS_IGNORE);

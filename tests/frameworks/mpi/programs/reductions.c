@@ -124,6 +124,19 @@ static void test_one(typed t, defined d, int form, MPI_Comm comm) {
               comm);
   if (rank == root) check(t, size, d.which, ranks, out, 0, n);
 
+  memset(out, 77, sizeof out);
+  call_scan(form, in, out, n, t.type, d.op, comm);
+  check(t, size, d.which, rank + 1, out, 0, n);
+  fill(t, size, d.which, rank, out, n);
+  call_scan(form, MPI_IN_PLACE, out, n, t.type, d.op, comm);
+  check(t, size, d.which, rank + 1, out, 0, n);
+  call_exscan(form, in, out, n, t.type, d.op, comm);
+  if (rank > 0) check(t, size, d.which, rank, out, 0, n);
+  if (rank == 0 && suite_served) check(t, size, d.which, 1, out, 0, n);  // it keeps what was there
+  fill(t, size, d.which, rank, out, n);
+  call_exscan(form, MPI_IN_PLACE, out, n, t.type, d.op, comm);
+  if (rank > 0) check(t, size, d.which, rank, out, 0, n);
+
   const int block = 5;
   fill(t, size, d.which, rank, in, block * ranks);
   call_reduce_scatter_block(form, in, out, block, t.type, d.op, comm);
@@ -160,6 +173,10 @@ static void test_sizes(MPI_Comm comm) {
       check(t, 4, 0, ranks, out, 0, sizes[s]);
       call_reduce(form, in, out, sizes[s], t.type, MPI_SUM, ranks - 1, comm);
       if (rank == ranks - 1) check(t, 4, 0, ranks, out, 0, sizes[s]);
+      call_scan(form, in, out, sizes[s], t.type, MPI_SUM, comm);
+      check(t, 4, 0, rank + 1, out, 0, sizes[s]);
+      call_exscan(form, in, out, sizes[s], t.type, MPI_SUM, comm);
+      if (rank > 0) check(t, 4, 0, rank, out, 0, sizes[s]);
       call_reduce_scatter_block(form, in, out, sizes[s] / ranks, t.type, MPI_SUM, comm);
       check(t, 4, 0, ranks, out, sizes[s] / ranks * rank, sizes[s] / ranks);
     }

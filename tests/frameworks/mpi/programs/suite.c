@@ -11,10 +11,10 @@ typedef struct {
 
 int main(int argc, char** argv) {
   const part parts[] = {
-      {"reductions", test_reductions}, {"moves", test_moves},
-      {"datatypes", test_datatypes},   {"communicators", test_communicators},
-      {"errors", test_errors},         {"progress", test_progress},
-      {"threads", test_threads},
+      {"reductions", test_reductions},       {"moves", test_moves},
+      {"datatypes", test_datatypes},         {"blocks", test_blocks},
+      {"communicators", test_communicators}, {"errors", test_errors},
+      {"progress", test_progress},           {"threads", test_threads},
   };
   int level = MPI_THREAD_SINGLE;
   suite_threads = argc > 1 && atoi(argv[1]);

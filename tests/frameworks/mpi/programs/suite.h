@@ -26,6 +26,10 @@ void call_allreduce(int form, const void* send, void* receive, int count, MPI_Da
                     MPI_Comm comm);
 void call_reduce(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, int root,
                  MPI_Comm comm);
+void call_scan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+               MPI_Comm comm);
+void call_exscan(int form, const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op,
+                 MPI_Comm comm);
 void call_reduce_scatter(int form, const void* send, void* receive, const int* counts, MPI_Datatype type,
                          MPI_Op op, MPI_Comm comm);
 void call_reduce_scatter_block(int form, const void* send, void* receive, int count, MPI_Datatype type,
@@ -34,12 +38,26 @@ void call_allgather(int form, const void* send, int send_count, MPI_Datatype sen
                     int count, MPI_Datatype type, MPI_Comm comm);
 void call_allgatherv(int form, const void* send, int send_count, MPI_Datatype send_type, void* receive,
                      const int* counts, const int* offsets, MPI_Datatype type, MPI_Comm comm);
+void call_gather(int form, const void* send, int send_count, MPI_Datatype send_type, void* receive, int count,
+                 MPI_Datatype type, int root, MPI_Comm comm);
+void call_scatter(int form, const void* send, int send_count, MPI_Datatype send_type, void* receive,
+                  int count, MPI_Datatype type, int root, MPI_Comm comm);
+void call_alltoall(int form, const void* send, int send_count, MPI_Datatype send_type, void* receive,
+                   int count, MPI_Datatype type, MPI_Comm comm);
+void call_gatherv(int form, const void* send, int send_count, MPI_Datatype send_type, void* receive,
+                  const int* counts, const int* offsets, MPI_Datatype type, int root, MPI_Comm comm);
+void call_scatterv(int form, const void* send, const int* counts, const int* offsets, MPI_Datatype send_type,
+                   void* receive, int count, MPI_Datatype type, int root, MPI_Comm comm);
+void call_alltoallv(int form, const void* send, const int* send_counts, const int* send_offsets,
+                    MPI_Datatype send_type, void* receive, const int* counts, const int* offsets,
+                    MPI_Datatype type, MPI_Comm comm);
 void call_bcast(int form, void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm);
 void call_barrier(int form, MPI_Comm comm);
 
 void test_reductions(MPI_Comm comm);
 void test_moves(MPI_Comm comm);
 void test_datatypes(MPI_Comm comm);
+void test_blocks(MPI_Comm comm);
 void test_communicators(MPI_Comm comm);
 void test_errors(MPI_Comm comm);
 void test_progress(MPI_Comm comm);
