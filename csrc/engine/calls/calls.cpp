@@ -146,11 +146,13 @@ void Calls::begin(const Call& call) {
   Task task;
   task.plan = &plan;
   task.factor = call.factor;
+  task.user_op = call.user_op;
+  task.dtype = call.dtype;
   std::size_t input_bytes = 0, output_bytes = 0;
   if (plan.geometry.whole) {
     task.input = static_cast<const std::byte*>(call.input);
     task.output = static_cast<std::byte*>(call.output);
-    input_bytes = output_bytes = call.count * size_of(call.dtype);
+    input_bytes = output_bytes = call.count * element_of(call);
   } else {
     task.input = input_of_all(call, rank);
     task.output = output_of_all(call, rank);
@@ -298,6 +300,9 @@ void Calls::tell_others(const Transfer* message) {
                  diagnosis.disagreement(broken.peer, sequence_) + lengths(broken)));
   } catch (const Disagreement& found) {
     fail(Failure(Cause::mismatch, found.peer, diagnosis.disagreement(found.peer, sequence_)));
+  } catch (const OpFailed& failed) {
+    fail(Failure(Cause::peer_lost, rank,
+                 failed.what() + (" on rank " + std::to_string(rank)) + " in " + now_doing()));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed& closed) {

@@ -9,6 +9,7 @@
 #include "engine/program/extents.h"
 #include "reduce/dtype.h"
 #include "reduce/encoding.h"
+#include "reduce/user_op.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {
@@ -26,7 +27,8 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::float32;
   Op op = Op::sum;
-  double factor = 1;  // of premul_sum
+  double factor = 1;                // of premul_sum
+  const UserOp* user_op = nullptr;  // instead of `op`; stays until the call is over
   int root = 0;
   int algorithm = automatic;
   // The encoding of messages, for dtypes that it takes(). A result that several ranks hold is the same on all
@@ -45,6 +47,9 @@ struct Call {
   int bucket = -1;       // the number of the bucket of gradients that it is for, in error messages; -1: none
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
+
+// Bytes of an element.
+std::size_t element_of(const Call& call);
 
 // Only the two ends of each message know the lengths of such blocks.
 bool is_uneven_all_to_all(const Call& call);

@@ -26,11 +26,12 @@ struct PlanKey {
   };
   PlanKey(const Call& call, const Target& of)
       : target(reinterpret_cast<std::uintptr_t>(&of)),
-        kind(std::bit_cast<std::uint64_t>(Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
+        kind(std::bit_cast<std::uint64_t>(
+            Kind{call.collective, call.dtype, call.user_op ? user_defined : call.op, call.wire, call.lanes})),
         way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
         count(call.count),
         slice_bytes(call.slice_bytes),
-        split(call.split) {}
+        split(call.user_op ? call.user_op->kind : call.split) {}
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   // Its upper bits also differ between keys that differ in few, such as multiples of 64.
   std::uint64_t hash() const {

@@ -12,6 +12,10 @@ namespace ringreduce {
 
 // Sets the op by name. With a factor it becomes the scaled sum.
 void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
+// The same for an operator of the caller's own, which `held` keeps; false if it is none.
+bool set_user_op(Call& call, nanobind::handle op, nanobind::handle factor, Held& held);
+// Then counts the elements that such an operator takes.
+void count_in_elements(Call& call, Extents& input, Extents& output);
 Encoding wire_named(nanobind::handle wire);
 
 // With what is not None; the rest is as `otherwise`.

@@ -91,6 +91,7 @@ bool sort_arguments(const Shape& shape, PyObject* const* given, std::size_t coun
 bool describe(const Communicator& comm, const Shape& shape, const Arguments& given, Call& call, Held& held) {
   const bool elsewhere = given[out] && given[out] != Py_None;
   if (!elsewhere && !shape.in_place) return false;
+  if (given[op] && !PyUnicode_Check(given[op])) return false;  // an operator of the caller's own
   int chosen = automatic;
   if (given[algorithm]) {
     if (!PyUnicode_Check(given[algorithm])) return false;
