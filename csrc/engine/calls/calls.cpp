@@ -147,7 +147,6 @@ void Calls::begin(const Call& call) {
   task.plan = &plan;
   task.factor = call.factor;
   task.user_op = call.user_op;
-  task.dtype = call.dtype;
   std::size_t input_bytes = 0, output_bytes = 0;
   if (plan.geometry.whole) {
     task.input = static_cast<const std::byte*>(call.input);
@@ -166,7 +165,7 @@ void Calls::begin(const Call& call) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
   }
   identity_.output = nullptr;
-  if (gets_identity(call, world, rank)) identity_ = call;
+  if (gets_identity(call, rank)) identity_ = call;
   note(plan, task.bytes, call.bucket);
   task.contract = history_;
   executor.start(task);

@@ -19,7 +19,6 @@ struct Task {
   std::byte* output = nullptr;
   double factor = 1;                // of the plan's scale
   const UserOp* user_op = nullptr;  // instead of the plan's combinations
-  DType dtype = DType::float32;     // of its elements
   bool input_reachable = false;     // peers can read this rank's input in place
   bool output_reachable = false;
   std::size_t bytes = 0;       // of the buffer
@@ -180,7 +179,7 @@ inline void Executor::apply(const Move& move, void* const* targets, int target_c
                             const void* const* sources, int source_count, std::size_t count) const {
   const Plan& plan = *task_.plan;
   if (task_.user_op) [[unlikely]]
-    return combine_by(*task_.user_op, task_.dtype, targets, target_count, sources, source_count, count);
+    return combine_by(*task_.user_op, plan.dtype, targets, target_count, sources, source_count, count);
   (move.last ? plan.last : plan.combine)(targets, target_count, sources, source_count, count, plan.divide);
 }
 

@@ -4,10 +4,6 @@
 #include "reduce/identity.h"
 
 namespace ringreduce {
-std::size_t element_of(const Call& call) {
-  return call.user_op && call.user_op->element > 0 ? call.user_op->element : size_of(call.dtype);
-}
-
 bool has_own_block_only(const Call& call, bool of_input) {
   return contents(call.collective, of_input) == Holds::own_block;
 }
@@ -34,10 +30,6 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 
 bool is_uneven_all_to_all(const Call& call) {
   return call.input_extents && contents(call.collective, true) == Holds::exchanged;
-}
-
-bool gets_identity(const Call& call, int world, int rank) {
-  return reduces(call.collective) && !call.user_op && contributors(call.collective, rank, world) == 0;
 }
 
 void write_identity(const Call& call) {

@@ -27,8 +27,7 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::float32;
   Op op = Op::sum;
-  double factor = 1;                // of premul_sum
-  const UserOp* user_op = nullptr;  // instead of `op`; stays until the call is over
+  double factor = 1;  // of premul_sum
   int root = 0;
   int algorithm = automatic;
   // The encoding of messages, for dtypes that it takes(). A result that several ranks hold is the same on all
@@ -46,10 +45,15 @@ struct Call {
   std::uint64_t split = 0;
   int bucket = -1;       // the number of the bucket of gradients that it is for, in error messages; -1: none
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
+  const UserOp* user_op = nullptr;  // instead of `op`; stays until the call is over
 };
 
 // Bytes of an element.
-std::size_t element_of(const Call& call);
+inline std::size_t element_of(const Call& call) {
+  if (call.user_op && call.user_op->element > 0) [[unlikely]]
+    return call.user_op->element;
+  return size_of(call.dtype);
+}
 
 // Only the two ends of each message know the lengths of such blocks.
 bool is_uneven_all_to_all(const Call& call);
@@ -60,8 +64,10 @@ bool has_own_block_only(const Call& call, bool of_input);
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
 
-// Whether no rank contributes to this rank's result: it is the op's identity.
-bool gets_identity(const Call& call, int world, int rank);
+// Whether no rank contributes to this rank's result, so that it is the op's identity.
+inline bool gets_identity(const Call& call, int rank) {
+  return rank == 0 && contents(call.collective, false) == Holds::before_own && !call.user_op;
+}
 void write_identity(const Call& call);
 
 // Where all ranks' blocks would begin, if the others' lay around this rank's.

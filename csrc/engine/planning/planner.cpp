@@ -178,6 +178,7 @@ Plan Planner::make(const Call& call, const Target& target) {
     plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
   }
   plan.wire = call.wire;
+  plan.dtype = call.dtype;
   if (reduces(call.collective) && !call.user_op) plan_reduction(call.op, dtype, plan);
   describe(call, shape, reproducible_, name_of_algorithm(plan.algorithm), plan);
   return plan;

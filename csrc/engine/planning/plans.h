@@ -26,8 +26,7 @@ struct PlanKey {
   };
   PlanKey(const Call& call, const Target& of)
       : target(reinterpret_cast<std::uintptr_t>(&of)),
-        kind(std::bit_cast<std::uint64_t>(
-            Kind{call.collective, call.dtype, call.user_op ? user_defined : call.op, call.wire, call.lanes})),
+        kind(std::bit_cast<std::uint64_t>(Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
         way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
         count(call.count),
         slice_bytes(call.slice_bytes),
