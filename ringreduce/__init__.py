@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ringreduce.communicator.arrays.arrays import empty, zeros
     from ringreduce.communicator.choice import Choice
     from ringreduce.communicator.links import Links
+    from ringreduce.communicator.ops import op
     from ringreduce.communicator.work import Work
     from ringreduce.communicator.world import (
         all_gather,
@@ -124,6 +125,7 @@ __all__ = [
     "is_initialized",
     "join",
     "local_group",
+    "op",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -145,6 +147,7 @@ _HOMES = {
     "communicator.arrays.arrays": "empty zeros",
     "communicator.choice": "Choice",
     "communicator.links": "Links",
+    "communicator.ops": "op",
     "communicator.work": "Work",
     "communicator.world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object "
     "explain exscan finalize gather gather_object is_initialized recv reduce reduce_scatter scan scatter "

@@ -46,7 +46,19 @@ Stream: TypeAlias = Any
 Algorithm: TypeAlias = str | Callable[..., Schedule]
 """The name of an algorithm, or a function (world, rank) -> Schedule."""
 
-Op = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+
+class Operator(Protocol):
+    """An operator that :func:`ringreduce.op` made."""
+
+    @property
+    def commutative(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
+
+
+OpName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+
+Op: TypeAlias = OpName | Operator
 """How values are combined."""
 
 Transport = Literal["auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"]

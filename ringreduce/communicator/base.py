@@ -10,7 +10,9 @@ from ringreduce import _engine
 from ringreduce.annotations import Algorithm, Array, Op, Stream, Wire
 from ringreduce.communicator.arrays import arrays
 from ringreduce.communicator.handles import Handles
+from ringreduce.communicator.ops import UserOp, as_bytes, foreign_dtype
 from ringreduce.communicator.work import GpuWork, Work
+from ringreduce.errors import PeerLost
 
 __all__ = ["DEFAULT_TIMEOUT", "Base"]
 
@@ -33,7 +35,7 @@ class Base:
         x: Array | None,
         out: Array | None,
         *,
-        op: Op = "sum",
+        op: Op | _engine.UserOp = "sum",
         factor: float | None = None,
         root: int = 0,
         algorithm: Algorithm = "auto",
@@ -43,8 +45,14 @@ class Base:
         stream: Stream = None,
         input_counts: list[int] | None = None,
         output_counts: list[int] | None = None,
+        in_order: bool = False,
     ) -> Any:
-        handle = self._handles.find(name, algorithm, root)
+        if isinstance(op, UserOp):
+            return self._run_by(
+                op, name, x, out, factor=factor, root=root, algorithm=algorithm, wire=wire, timeout=timeout,
+                async_op=async_op, stream=stream, input_counts=input_counts,
+            )  # fmt: skip
+        handle = self._handles.find(name, algorithm, root, in_order)
         source, target, after = x, out, None
         while True:
             try:
@@ -69,6 +77,30 @@ class Base:
         if after is not None:
             after()
         return out
+
+    def _run_by(self, op: UserOp, name: str, x: Array | None, out: Array | None, **rest: Any) -> Any:
+        """Runs a reduction with an operator that the program defines."""
+        dtype = foreign_dtype(x)
+        source: Any = x
+        target: Any = out
+        if dtype is not None:
+            source = as_bytes(x, dtype)
+            target = source if out is x else as_bytes(out, dtype)
+            if rest["input_counts"] is not None:
+                rest["input_counts"] = [count * dtype.itemsize for count in rest["input_counts"]]
+        try:
+            work = self._run(name, source, target, op=op.engine(dtype), in_order=not op.commutative, **rest)
+        except PeerLost as error:
+            raised, op.raised = op.raised, None
+            if raised is None:
+                raise
+            if not isinstance(raised, Exception):
+                raise raised from None  # such as KeyboardInterrupt
+            raise error from raised
+        if not isinstance(work, Work):
+            return out
+        work._result = out
+        return work
 
     def _work(
         self,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ringreduce import _engine, log
 from ringreduce._engine import values
-from ringreduce.annotations import Array, Wire
+from ringreduce.annotations import Array, Op, Wire
 from ringreduce.communicator import objects
 from ringreduce.communicator import statistics as counts
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
@@ -42,6 +42,7 @@ class Communicator(Collectives, Messages, Groups):
       ones. Arrays that are not contiguous cost a copy.
     - ``op``: "sum", "avg", "prod", "min" or "max"; for integers and bool also "band", "bor" or "bxor"; for complex
       numbers only "sum", "avg" or "prod". 16-bit and 8-bit floats are accumulated in float32 at each combination.
+      :func:`ringreduce.op` makes others.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``. For arrays in GPU memory also "nccl", for NCCL's own algorithms.
     - ``wire``: the format in which values travel. "bf16" and "fp16" halve the bytes of float32. "int8" and "fp8"
@@ -250,6 +251,7 @@ class Communicator(Collectives, Messages, Groups):
         collective: str = "all_reduce",
         wire: Wire | None = None,
         model: TimeModel | None = None,
+        op: Op = "sum",
     ) -> Choice:
         """Says which algorithm ``algorithm="auto"`` picks, and why.
 
@@ -259,11 +261,12 @@ class Communicator(Collectives, Messages, Groups):
             collective: the name of a collective, such as "all_reduce".
             wire: the format in which values travel, as for the collectives.
             model: predicts the time of each algorithm and its parts; see :mod:`ringreduce.model`.
+            op: how values are combined. Only an operator that does not commute changes the choice.
 
         Raises:
             ValueError: there is no such collective, or the model does not cover messages that these ranks send.
         """
-        choice = self._c.explain(collective, nbytes, wire)
+        choice = self._c.explain(collective, nbytes, wire, getattr(op, "commutative", True))
         if model is None:
             return Choice(*choice)
         each = {len(ranks) for ranks in self.hosts}

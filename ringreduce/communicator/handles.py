@@ -9,7 +9,7 @@ from ringreduce._engine import values
 from ringreduce.annotations import Algorithm
 from ringreduce.schedules.registry import hosts_of
 
-Key = tuple[str, Algorithm | schedules.Custom, int]
+Key = tuple[str, Algorithm | schedules.Custom, int, bool]
 
 AUTO = -1  # the engine's handle of "auto"
 UNKNOWN = -1  # the engine's answer to a name that it does not know; it does know "nccl"
@@ -25,8 +25,11 @@ class Handles:
         self.built_in = defaultdict[str, dict[str, int]](dict)
         self._functions: dict[tuple[str, Algorithm], schedules.Custom] = {}
 
-    def find(self, collective: str, algorithm: Algorithm, root: int = 0) -> int:
+    def find(self, collective: str, algorithm: Algorithm, root: int = 0, in_order: bool = False) -> int:
         """Returns the handle of a name or function.
+
+        Args:
+            in_order: whether the engine must know in which order it combines the ranks' values.
 
         Raises:
             ValueError: the collective has no algorithm of this name.
@@ -44,10 +47,11 @@ class Handles:
             root = 0
         else:
             root = values.whole(root, "root", 0, self._engine.size - 1)
-        key = (collective, custom or algorithm, root)
+        in_order = in_order or self._engine.reproducible
+        key = (collective, custom or algorithm, root, custom is not None and in_order)
         handle = self._known.get(key)
         if handle is None:
-            handle = self._known[key] = self._new(collective, algorithm, custom, root)
+            handle = self._known[key] = self._new(collective, algorithm, custom, root, in_order)
             if custom is None:
                 self.built_in[collective][str(algorithm)] = handle
         return handle
@@ -62,9 +66,16 @@ class Handles:
             self._functions[key] = schedules.Custom(name, algorithm, collective)
         return self._functions[key]
 
-    def _new(self, collective: str, algorithm: Algorithm, custom: schedules.Custom | None, root: int) -> int:
+    def _new(
+        self,
+        collective: str,
+        algorithm: Algorithm,
+        custom: schedules.Custom | None,
+        root: int,
+        in_order: bool,
+    ) -> int:
         if custom is not None:
-            return self._add(custom, root)
+            return self._add(custom, root, in_order)
         handle = _engine.algorithm_handle(collective, str(algorithm))
         if handle == UNKNOWN:
             known = ", ".join(entry.name for entry in schedules.algorithms(collective))
@@ -76,11 +87,11 @@ class Handles:
             self._engine.synthesise()
         return handle
 
-    def _add(self, custom: schedules.Custom, root: int) -> int:
+    def _add(self, custom: schedules.Custom, root: int, in_order: bool) -> int:
         size, hosts = self._engine.size, self.hosts()
         return self._engine.add_schedule(
             custom.name, custom(size, self._engine.rank, root, hosts), custom.heaviest_round(size, root, hosts),
-            custom.order(size, root, hosts) if self._engine.reproducible else "any",
+            custom.order(size, root, hosts) if in_order else "any",
         )  # fmt: skip
 
     def hosts(self) -> list[list[int]]:

@@ -146,11 +146,12 @@ void Calls::begin(const Call& call) {
   Task task;
   task.plan = &plan;
   task.factor = call.factor;
+  task.user_op = call.user_op;
   std::size_t input_bytes = 0, output_bytes = 0;
   if (plan.geometry.whole) {
     task.input = static_cast<const std::byte*>(call.input);
     task.output = static_cast<std::byte*>(call.output);
-    input_bytes = output_bytes = call.count * size_of(call.dtype);
+    input_bytes = output_bytes = call.count * element_of(call);
   } else {
     task.input = input_of_all(call, rank);
     task.output = output_of_all(call, rank);
@@ -166,7 +167,7 @@ void Calls::begin(const Call& call) {
     task.input_reachable = is_output ? task.output_reachable : transport->reachable(call.input, input_bytes);
   }
   identity_.output = nullptr;
-  if (gets_identity(call, world, rank)) identity_ = call;
+  if (gets_identity(call, rank)) identity_ = call;
   note(plan, task.bytes, call.bucket);
   task.contract = history_;
   executor.start(task);
@@ -300,6 +301,9 @@ void Calls::tell_others(const Transfer* message) {
                  diagnosis.disagreement(broken.peer, sequence_) + lengths(broken)));
   } catch (const Disagreement& found) {
     fail(Failure(Cause::mismatch, found.peer, diagnosis.disagreement(found.peer, sequence_)));
+  } catch (const OpFailed& failed) {
+    fail(Failure(Cause::peer_lost, rank,
+                 failed.what() + (" on rank " + std::to_string(rank)) + " in " + now_doing()));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed& closed) {

@@ -68,8 +68,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Adds a custom schedule; returns its handle for Call::algorithm. `heaviest_round`: the most chunks that
   // any rank sends in one round. `order`: order_of() all ranks' schedules.
   int add_schedule(const std::string& name, Schedule schedule, int heaviest_round, Order order = Order::any);
-  std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes, Encoding wire) const {
-    return calls_.planner.explain(collective, bytes, wire);
+  std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes, Encoding wire,
+                                         bool commutes) const {
+    return calls_.planner.explain(collective, bytes, wire, commutes);
   }
 
   // Measures the links between hosts, or between ranks if all share a host, and uses the result from now on.

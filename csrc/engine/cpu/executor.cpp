@@ -123,9 +123,7 @@ inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
     sources_[k] = peer < 0 ? cursor.source(move) : message.data;
   }
   void* target = cursor.target(move);
-  const Plan& plan = *task_.plan;
-  (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count,
-                                         plan.divide);
+  apply(move, &target, 1, sources_.data(), action.peer_count, move.count);
   if (!through_slots_) transport_.release(cursor.lane, action.peers[action.remote]);
   return true;
 }

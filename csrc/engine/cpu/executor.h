@@ -17,8 +17,9 @@ struct Task {
   const Plan* plan = nullptr;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  double factor = 1;             // of the plan's scale
-  bool input_reachable = false;  // peers can read this rank's input in place
+  double factor = 1;                // of the plan's scale
+  const UserOp* user_op = nullptr;  // instead of the plan's combinations
+  bool input_reachable = false;     // peers can read this rank's input in place
   bool output_reachable = false;
   std::size_t bytes = 0;       // of the buffer
   std::uint64_t contract = 0;  // must be equal on all ranks
@@ -128,8 +129,10 @@ class Executor {
   void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
   void combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
                     const Onward& onward);
+  void apply(const Move& move, void* const* targets, int target_count, const void* const* sources,
+             int source_count, std::size_t count) const;
   void combine_half(const Cursor& cursor, const Action& action);
-  void combine_and_copy(Combine function, int sources, const Move& move);
+  void combine_and_copy(int sources, const Move& move);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
   // executor_coded.cpp: how memory is read and written if messages are encoded.
@@ -171,6 +174,14 @@ class Executor {
   int running_ = 0;
   int waiting_for_ = -1;
 };
+
+inline void Executor::apply(const Move& move, void* const* targets, int target_count,
+                            const void* const* sources, int source_count, std::size_t count) const {
+  const Plan& plan = *task_.plan;
+  if (task_.user_op) [[unlikely]]
+    return combine_by(*task_.user_op, plan.dtype, targets, target_count, sources, source_count, count);
+  (move.last ? plan.last : plan.combine)(targets, target_count, sources, source_count, count, plan.divide);
+}
 
 inline bool Executor::wait_for(int peer) {
   if (waiting_for_ < 0) waiting_for_ = peer;

@@ -138,7 +138,6 @@ void Executor::combine_moves(const Cursor& cursor, const Action& action, const O
 // Combines what lies `done` bytes into the messages, into the chunk's home and the targets after it.
 void Executor::combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
                             const Onward& onward) {
-  const Plan& plan = *task_.plan;
   const void* own = cursor.source(move);
   void* const home = cursor.target(move);
   if (scales(move)) {
@@ -150,12 +149,10 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   }
   targets_[0] = home;
   const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
-  const Combine function = move.last ? plan.last : plan.combine;
   if (onward.targets == 1 && move.bytes >= onward.copied) {
-    combine_and_copy(function, action.peer_count, move);
+    combine_and_copy(action.peer_count, move);
   } else {
-    function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
-             plan.divide);
+    apply(move, &targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count);
   }
 }
 
@@ -164,7 +161,8 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
 void Executor::combine_half(const Cursor& cursor, const Action& action) {
   const Message& message = messages_[action.remote];
   const std::size_t element = task_.plan->geometry.element;
-  const std::size_t half = action.moves->count / 2 / (64 / element) * (64 / element);  // whole lines
+  const std::size_t line = std::max<std::size_t>(64 / element, 1);
+  const std::size_t half = action.moves->count / 2 / line * line;
   const bool first = transport_.rank == 0;
   const std::size_t begin = first ? 0 : half * element;
   Move move = *action.moves;
@@ -177,14 +175,14 @@ void Executor::combine_half(const Cursor& cursor, const Action& action) {
 }
 
 // Combines into targets_[0], and copies each block from the first-level cache into targets_[1].
-void Executor::combine_and_copy(Combine function, int sources, const Move& move) {
+void Executor::combine_and_copy(int sources, const Move& move) {
   constexpr std::size_t block_bytes = 8 << 10;
   const std::size_t element = task_.plan->geometry.element;
   const bool past_cache = !copies_without_fetching();
   for (std::size_t left = move.count; left > 0;) {
-    const std::size_t block = std::min(left, block_bytes / element);
+    const std::size_t block = std::min(left, std::max<std::size_t>(block_bytes / element, 1));
     const std::size_t bytes = block * element;
-    function(targets_.data(), 1, sources_.data(), sources, block, task_.plan->divide);
+    apply(move, targets_.data(), 1, sources_.data(), sources, block);
     past_cache ? stream(targets_[1], targets_[0], bytes) : copy(&targets_[1], 1, targets_[0], bytes);
     left -= block;
     for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
@@ -241,13 +239,12 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
 
 bool Executor::local(Cursor& cursor, const Action& action) {
   if (!fence(cursor, *action.step)) return false;
-  const Plan& plan = *task_.plan;
   for (const Move& move : action.runs()) {
     const void* const source = cursor.source(move);
     void* target = cursor.target(move);
     if (action.step->kind == Step::Kind::local_combine) {
       const void* both[] = {cursor.at(move.own_in, move.own), source};
-      (move.last ? plan.last : plan.combine)(&target, 1, both, 2, move.count, plan.divide);
+      apply(move, &target, 1, both, 2, move.count);
     } else if (target != source || scales(move)) {
       take(move, target, source, move.to == Memory::output ? afresh_ : ~std::size_t{0});
     }

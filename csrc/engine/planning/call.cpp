@@ -11,7 +11,7 @@ bool has_own_block_only(const Call& call, bool of_input) {
 namespace {
 
 std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, int world, int rank) {
-  const std::size_t element = size_of(call.dtype);
+  const std::size_t element = element_of(call);
   const bool own_block = has_own_block_only(call, of_input);
   if (!has_blocks(call.collective) || (own_block && !extents)) return call.count * element;
   if (!extents) return call.count * static_cast<std::size_t>(world) * element;
@@ -23,17 +23,13 @@ std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, in
 std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool of_input, int rank) {
   if (!has_own_block_only(call, of_input)) return 0;
   const std::size_t elements = extents ? extents->offset[rank] : call.count * static_cast<std::size_t>(rank);
-  return elements * size_of(call.dtype);
+  return elements * element_of(call);
 }
 
 }  // namespace
 
 bool is_blind(const Call& call) {
   return call.input_extents && (call.blind || contents(call.collective, true) == Holds::exchanged);
-}
-
-bool gets_identity(const Call& call, int world, int rank) {
-  return reduces(call.collective) && contributors(call.collective, rank, world) == 0;
 }
 
 void write_identity(const Call& call) {

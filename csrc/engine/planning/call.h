@@ -9,6 +9,7 @@
 #include "engine/program/extents.h"
 #include "reduce/dtype.h"
 #include "reduce/encoding.h"
+#include "reduce/user_op.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {
@@ -46,7 +47,15 @@ struct Call {
   std::uint64_t split = 0;
   int bucket = -1;       // the number of the bucket of gradients that it is for, in error messages; -1: none
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
+  const UserOp* user_op = nullptr;  // instead of `op`; stays until the call is over
 };
+
+// Bytes of an element.
+inline std::size_t element_of(const Call& call) {
+  if (call.user_op && call.user_op->element > 0) [[unlikely]]
+    return call.user_op->element;
+  return size_of(call.dtype);
+}
 
 // Whether only the two ends of each message know the lengths of its blocks: the blind, and every uneven
 // all_to_all.
@@ -58,9 +67,11 @@ bool has_own_block_only(const Call& call, bool of_input);
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
 
-// Whether no rank contributes to this rank's result: it is the op's identity, or nothing if the output is
-// null.
-bool gets_identity(const Call& call, int world, int rank);
+// Whether no rank contributes to this rank's result, so that it is the op's identity, or
+// nothing if the output is null.
+inline bool gets_identity(const Call& call, int rank) {
+  return rank == 0 && contents(call.collective, false) == Holds::before_own && !call.user_op;
+}
 void write_identity(const Call& call);
 
 // Where all ranks' blocks would begin, if the others' lay around this rank's.

@@ -11,7 +11,8 @@
 namespace ringreduce {
 namespace {
 
-// The content of a record.
+// The content of a record. A call with an op of the caller's own has its name in `split` and `algorithm`,
+// after the number of the algorithm in the catalogue.
 struct Description {
   std::uint64_t count = 0;  // elements
   std::uint64_t split = 0;  // see Call::split
@@ -29,6 +30,36 @@ static_assert(sizeof(Description) <= sizeof(Record::content));
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
   return hash * 0xff51afd7ed558ccdull;
+}
+
+constexpr std::size_t named_bytes = sizeof(Description::split) + sizeof(Description::algorithm) - 1;
+constexpr unsigned char not_in_catalogue = 0xff;
+
+// The end of the name, which tells more than its module does.
+void put_op(const UserOp& op, std::string_view algorithm, Description& made) {
+  const Entry* const entry = find_algorithm(made.collective, algorithm);
+  std::string name = op.name;
+  if (name.size() > named_bytes) name = "..." + name.substr(name.size() - named_bytes + 3);
+  name.resize(named_bytes);
+  std::memcpy(&made.split, name.data(), sizeof made.split);
+  made.algorithm[0] = static_cast<char>(entry ? entry - catalogue().data() : not_in_catalogue);
+  std::memcpy(made.algorithm + 1, name.data() + sizeof made.split, named_bytes - sizeof made.split);
+}
+
+std::string op_of(const Description& call) {
+  if (call.op != user_defined) return name_of(call.op);
+  char name[named_bytes];
+  std::memcpy(name, &call.split, sizeof call.split);
+  std::memcpy(name + sizeof call.split, call.algorithm + 1, sizeof name - sizeof call.split);
+  return std::string(name, strnlen(name, sizeof name));
+}
+
+std::string algorithm_of(const Description& call) {
+  if (call.op != user_defined) {
+    return std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm));
+  }
+  const auto number = static_cast<unsigned char>(call.algorithm[0]);
+  return number < catalogue().size() ? std::string(catalogue()[number].name) : "an algorithm of its own";
 }
 
 template <typename Enum>
@@ -61,22 +92,27 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
               Plan& plan) {
   Description made;
   made.count = call.input_extents ? shape.total : call.count;
-  made.split = call.split;
   made.root = rooted(call.collective) ? call.root : -1;
   made.collective = call.collective;
   made.dtype = call.dtype;
-  made.op = call.op;
+  made.op = call.user_op ? user_defined : call.op;
   made.reproducible = reproducible;
   made.wire = call.wire;
-  std::memcpy(made.algorithm, algorithm.data(), length_within(algorithm, sizeof made.algorithm));
+  if (call.user_op) {
+    put_op(*call.user_op, algorithm, made);
+  } else {
+    made.split = call.split;
+    std::memcpy(made.algorithm, algorithm.data(), length_within(algorithm, sizeof made.algorithm));
+  }
   std::memcpy(plan.record.content.data(), &made, sizeof made);
   std::uint64_t contract = hash_of(algorithm);
   for (std::uint64_t value :
        {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
-        static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
+        static_cast<std::uint64_t>(reduces(call.collective) ? made.op : Op{}),
         static_cast<std::uint64_t>(made.root), shape.hash, is_blind(call) ? 0 : made.count,
         static_cast<std::uint64_t>(plan.geometry.slice), std::uint64_t{reproducible},
-        static_cast<std::uint64_t>(call.wire), call.split, plan.variant}) {
+        static_cast<std::uint64_t>(call.wire), call.user_op ? call.user_op->kind : call.split,
+        plan.variant}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;
@@ -85,7 +121,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
 Kind kind_of(const Record& record) {
   Description call;
   std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
-  return {call.collective, std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm))};
+  return {call.collective, algorithm_of(call)};
 }
 
 void set_count(Record& record, std::uint64_t count) {
@@ -101,23 +137,23 @@ std::string in_words(const Record& record) {
   Description call;
   std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
   if (!is_one_of(call.collective, collective_count) || !is_one_of(call.dtype, dtype_count) ||
-      !is_one_of(call.op, op_count) || !is_one_of(call.wire, encoding_count)) {
+      !is_one_of(call.op, op_count + 1) || !is_one_of(call.wire, encoding_count)) {
     return "a call unknown to this version";
   }
   std::string text = call.reproducible ? "reproducible " : "";
   text += name_of(call.collective);
   if (call.collective == Collective::barrier) return text + "()";
   text += std::string("(") + name_of(call.dtype) + "[" + std::to_string(call.count) + "]";
-  if (reduces(call.collective)) text += std::string(", ") + name_of(call.op);
+  if (reduces(call.collective)) text += ", " + op_of(call);
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.wire != Encoding::none) text += std::string(", wire ") + name_of(call.wire);
-  if (call.split != 0) {
+  if (call.split != 0 && call.op != user_defined) {
     char hash[9];
     std::snprintf(hash, sizeof hash, "%08x", static_cast<unsigned>(call.split));
     text += ", of " + std::to_string(call.split >> 48) + " tensors, lengths #" + hash;
   }
   if (call.bucket != 0) text += ", bucket " + std::to_string(call.bucket - 1);
-  return text + ") by " + std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm));
+  return text + ") by " + algorithm_of(call);
 }
 
 }  // namespace ringreduce

@@ -18,6 +18,7 @@ struct Plan {
   bool uneven = false;             // no two slices are alike
   bool copies = false;             // messages are copied, also where peers could read them in place
   Encoding wire = Encoding::none;  // if not none, the program is coded
+  DType dtype = DType::float32;    // of the call
   mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
   Combine combine = nullptr;       // for values of several ranks
   Combine last = nullptr;          // the combination that completes a result (divides for an average)

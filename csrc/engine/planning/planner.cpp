@@ -129,7 +129,11 @@ void Planner::check(const Call& call) const {
         std::string("op 'avg' is not defined for ") + name_of(call.collective) +
         ", because each rank's result combines another number of ranks: divide the sum by it");
   }
-  if (reduces(call.collective) && !supports(call.dtype, call.op)) {
+  if (call.user_op && call.wire != Encoding::none) {
+    throw InvalidArgument("wire cannot be used with op '" + call.user_op->name +
+                          "': only the library's own ops combine values as they travel");
+  }
+  if (reduces(call.collective) && !call.user_op && !supports(call.dtype, call.op)) {
     const char* const why = call.op == Op::premul_sum ? " (a sum with a factor)" : "";
     throw InvalidArgument(std::string("op '") + name_of(call.op) + "'" + why + " is not defined for dtype " +
                           name_of(call.dtype));
@@ -147,16 +151,21 @@ void Planner::check(const Call& call) const {
   }
 }
 
-void Planner::check_rank_order(Collective collective, int algorithm) const {
-  if (!reproducible_ || !reduces(collective)) return;
+void Planner::check_rank_order(Collective collective, int algorithm, const UserOp* op) const {
+  if (!reduces(collective)) return;
+  const Order least = reproducible_ ? Order::at_once : op && !op->commutes ? Order::kept : Order::any;
   const Order order =
       algorithm >= first_custom ? custom_[algorithm - first_custom].order : catalogue()[algorithm].order;
-  if (order == Order::at_once) return;
-  throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) +
-                        "' cannot be used on a reproducible communicator, because it does not combine all "
-                        "ranks' values in rank order at once; these " +
-                        name_of(collective) +
-                        " algorithms do: " + names_of_algorithms(collective, Order::at_once));
+  if (order >= least) return;
+  const std::string why =
+      reproducible_
+          ? "on a reproducible communicator, because it does not combine all ranks' values in rank "
+            "order at once"
+          : "with op '" + op->name +
+                "', which does not commute, because it does not combine all ranks' values in rank order";
+  throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) + "' cannot be used " + why +
+                        "; these " + name_of(collective) +
+                        " algorithms do: " + names_of_algorithms(collective, least));
 }
 
 // A message that its peers read in place keeps the sender waiting for them. Where ranks share cores, each
@@ -179,12 +188,12 @@ Plan Planner::make(const Call& call, const Target& target) {
   if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' takes arrays in GPU memory only");
   // The dtype that is computed with: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
-  const std::size_t element = size_of(dtype);
+  const std::size_t element = call.user_op ? element_of(call) : size_of(dtype);
   const Shape shape = shape_of(call, world_);
   const std::size_t count = shape.longest;
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
-  check_rank_order(call.collective, plan.algorithm);
+  check_rank_order(call.collective, plan.algorithm, call.user_op);
   plan.geometry = make_geometry(*plan.program, element, is_blind(call) ? ~std::size_t{0} >> 8 : count,
                                 slice_bytes, target.capacity, call.wire);
   if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
@@ -197,7 +206,8 @@ Plan Planner::make(const Call& call, const Target& target) {
   plan.copies = target.oversubscribed && shape.total * element <= copied_to &&
                 (!reduces(call.collective) || rooted(call.collective));
   plan.wire = call.wire;
-  if (reduces(call.collective)) plan_reduction(call.op, dtype, plan);
+  plan.dtype = call.dtype;
+  if (reduces(call.collective) && !call.user_op) plan_reduction(call.op, dtype, plan);
   describe(call, shape, reproducible_, name_of_algorithm(plan.algorithm), plan);
   return plan;
 }
@@ -229,6 +239,7 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
 // Picks the algorithm and its lanes; returns the bytes of a slice.
 std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
+  here.commutes = !call.user_op || call.user_op->commutes;
   // The number of bytes differs between ranks, and slices must not.
   if (is_blind(call)) here.bytes = ~std::size_t{0};
   Choice choice = choose(here);
@@ -236,7 +247,7 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
   plan.forest = -1;
   plan.variant = 0;
   if (catalogue_name(plan.algorithm) == "synthesised") {
-    check_rank_order(call.collective, plan.algorithm);
+    check_rank_order(call.collective, plan.algorithm, call.user_op);
     choice = synthesised_choice(here, target, plan);
     plan.algorithm = index_of(*choice.entry);
   }
@@ -257,9 +268,10 @@ Choice Planner::choose(const Situation& situation) const {
   return choice;
 }
 
-std::pair<Choice, std::string> Planner::explain(Collective collective, std::size_t bytes,
-                                                Encoding wire) const {
-  const Situation here = situation(collective, bytes, wire, cpu_);
+std::pair<Choice, std::string> Planner::explain(Collective collective, std::size_t bytes, Encoding wire,
+                                                bool commutes) const {
+  Situation here = situation(collective, bytes, wire, cpu_);
+  here.commutes = commutes;
   const Choice choice = choose(here);
   return {choice, choice.row ? reason_for(choice, here, tuned_.get()) : "set by RINGREDUCE_ALGORITHM"};
 }

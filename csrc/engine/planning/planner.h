@@ -51,7 +51,7 @@ class Planner {
   bool is_forced(Collective collective, std::string_view algorithm) const;
   // The choice for a buffer of so many bytes, and why, in words.
   std::pair<Choice, std::string> explain(Collective collective, std::size_t bytes,
-                                         Encoding wire = Encoding::none) const;
+                                         Encoding wire = Encoding::none, bool commutes = true) const;
   // Sets what is known about links, which affects later choices. The same on all ranks.
   void know(std::vector<int> order, const Links& links);
   const std::vector<int>& order() const { return order_; }
@@ -81,7 +81,7 @@ class Planner {
   void fit(const Call& call, Plan& plan) const;
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
-  void check_rank_order(Collective collective, int algorithm) const;
+  void check_rank_order(Collective collective, int algorithm, const UserOp* op = nullptr) const;
   const Program& program(const Call& call, int algorithm, bool uses_links, int forest);
   static Program lower_custom(const Call& call, const Custom& custom);
   Program lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest) const;

@@ -30,7 +30,7 @@ struct PlanKey {
         way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
         count(call.input_extents ? ~std::size_t{0} : call.count),  // a blind call's plan takes any
         slice_bytes(call.slice_bytes),
-        split(call.split) {}
+        split(call.user_op ? call.user_op->kind : call.split) {}
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   // Its upper bits also differ between keys that differ in few, such as multiples of 64.
   std::uint64_t hash() const {

@@ -41,8 +41,8 @@ std::size_t stretched(const TuningRow& row, double pace, double latency) {
 Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
   if (!fits(row, s)) return {};
   const Entry* entry = find_algorithm(s.collective, row.algorithm);
-  const Order least = (s.reproducible || s.coded) && reduces(s.collective) ? Order::at_once : Order::any;
-  if (entry->order < least) return {};
+  const Order least = s.reproducible || s.coded ? Order::at_once : s.commutes ? Order::any : Order::kept;
+  if (reduces(s.collective) && entry->order < least) return {};
   return {entry, stretched(row, s.pace, s.latency), row.lanes, &row, tuned};
 }
 
@@ -59,6 +59,7 @@ std::string reason_for(const Choice& choice, const Situation& s, const Tuned* tu
   if (row.oversubscribed > 0) reason += ", more ranks than cores";
   if (row.oversubscribed == 0) reason += ", a core for each rank";
   if (s.reproducible && reduces(s.collective)) reason += ", among those that keep rank order";
+  if (!s.commutes && reduces(s.collective)) reason += ", among those for operators that do not commute";
   if (s.coded && reduces(s.collective)) reason += ", among those that round once on each side";
   if (s.pace > 1) reason += "; chosen for that size because of the links' latency";
   return choice.tuned || !tuned ? reason : reason + tuned->note;

@@ -44,6 +44,8 @@ struct Situation {
   // Both skip rows whose reduction does not combine all values at once, in rank order.
   bool reproducible = false;
   bool coded = false;  // messages are encoded, and each further combination would round once more
+  bool commutes =
+      true;            // if not, skips rows whose reduction combines in another order than that of the ranks
   double pace = 1;     // see pace(): buffers count as so many times smaller, slices are so much longer
   double latency = 0;  // seconds that a message travels; 0 if that is unknown
   std::size_t longest_eager = 0;  // as of a Transport

@@ -28,7 +28,7 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   g.chunks = std::max(program.schedule.chunks, 1);
   const std::size_t line = std::max(line_bytes / element, encoded_unit(wire));  // elements
   const std::size_t line_sent =
-      wire == Encoding::none ? line_bytes : round_up(encoded_bytes(wire, line), line_bytes);
+      round_up(wire == Encoding::none ? line * element : encoded_bytes(wire, line), line_bytes);
   const std::size_t sent = std::max(program.heaviest_round, 1);
   // Half of the capacity, so that a round fits behind the remains of the one before, wherever the ring wraps;
   // less what rounding each chunk up to a line may add.
@@ -37,6 +37,11 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
     throw InvalidArgument(
         std::string("wire '") + name_of(wire) + "' takes only algorithms in which a rank sends at most " +
         std::to_string(capacity / 2 / line_sent) + " blocks at once, not " + std::to_string(sent));
+  }
+  if (element > line_bytes && room == 0) {
+    throw InvalidArgument("elements have " + std::to_string(element) +
+                          " bytes, but a rank's messages of a round, " + std::to_string(sent) +
+                          " elements at least, may have " + std::to_string(capacity / 2));
   }
   const std::size_t limit = std::max(std::min(target / sent / (line * element), room), std::size_t{1}) * line;
   if (g.whole) {

@@ -13,6 +13,8 @@ namespace ringreduce {
 
 // Sets the op by name. With a factor it becomes the scaled sum.
 void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
+// The same for an operator of the caller's own, which `held` keeps; false if it is none.
+bool set_user_op(Call& call, nanobind::handle op, nanobind::handle factor, Held& held);
 Encoding wire_named(nanobind::handle wire);
 
 // With what is not None; the rest is as `otherwise`.
@@ -26,6 +28,8 @@ struct Blocks {
   std::optional<Extents> input, output;
 };
 Extents extents_of(std::vector<std::size_t> counts);
+// After set_user_op(): counts the elements that the operator takes.
+void count_in_elements(Call& call, Blocks& blocks);
 
 // `input` or `output` may be None if the collective does not need it on this rank. The call points to the
 // blocks. `held`: as for view().

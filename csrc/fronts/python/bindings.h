@@ -12,6 +12,7 @@ void bind_signals(nanobind::module_& m);
 void bind_simulate(nanobind::module_& m);
 void bind_synthesis(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
+void bind_user_op(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_mpi_job(nanobind::module_& m);
 void bind_links(nanobind::module_& m);

@@ -98,7 +98,8 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   if (auto received = counts(output_counts, "recv_counts")) blocks.output = extents_of(std::move(*received));
   Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), blocks, held);
   call.bucket = comm.bucket();
-  set_op(call, op, factor);
+  if (!set_user_op(call, op, factor, held)) set_op(call, op, factor);
+  count_in_elements(call, blocks);
   call.algorithm = algorithm;
   call.timeout = seconds(timeout, "timeout");
   call.slice_bytes = slice_bytes;
@@ -227,10 +228,10 @@ std::shared_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
 }
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
-                                                          nb::handle nbytes, nb::handle wire) {
+                                                          nb::handle nbytes, nb::handle wire, bool commutes) {
   const auto [choice, reason] =
       comm.explain(collective_named(std::string(text(collective, "collective"))),
-                   static_cast<std::size_t>(whole(nbytes, "nbytes", 0)), wire_named(wire));
+                   static_cast<std::size_t>(whole(nbytes, "nbytes", 0)), wire_named(wire), commutes);
   return {std::string(choice.entry->name), choice.slice_bytes, reason};
 }
 
@@ -275,7 +276,8 @@ void bind_communicator(nb::module_& m) {
              const WithoutGil unlocked;
              return comm.add_schedule(name, std::move(own), heaviest_round, order_named(order));
            })
-      .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none())
+      .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none(),
+           "commutes"_a = true)
       .def(
           "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
       .def(

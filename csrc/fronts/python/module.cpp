@@ -9,6 +9,7 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_simulate(m);
   ringreduce::bind_synthesis(m);
   ringreduce::bind_reduce(m);
+  ringreduce::bind_user_op(m);
   ringreduce::bind_memory(m);
   ringreduce::bind_mpi_job(m);
   ringreduce::bind_links(m);

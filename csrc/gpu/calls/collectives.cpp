@@ -118,7 +118,7 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   }
   if (captured) on.gpu->hold_in_graph(how.stream);
   on.runner.launch(call, plan, how);
-  if (gets_identity(call, calls_.world, calls_.rank)) fill_with_identity(call, how.stream);
+  if (gets_identity(call, calls_.rank)) fill_with_identity(call, how.stream);
 }
 
 std::shared_ptr<DeviceWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream,

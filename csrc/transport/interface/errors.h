@@ -22,6 +22,11 @@ struct Misplaced : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
+// An operator of the caller's own raised an exception in the middle of a call.
+struct OpFailed : Error {
+  using Error::Error;
+};
+
 // The communicator was closed, or belongs to the parent that this process was forked from.
 struct Closed : Error {
   using Error::Error;

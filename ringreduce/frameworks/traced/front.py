@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
-from ringreduce.annotations import Op
+from ringreduce.annotations import OpName
 from ringreduce.communicator.communicator import Communicator
 from ringreduce.communicator.world import chosen
 from ringreduce.frameworks.traced.call import Call, Kind, check_op, rank_of, tag_of
@@ -54,7 +54,7 @@ class Front(ABC, Generic[Array]):
         function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 
-    def all_reduce(self, x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> Array:
+    def all_reduce(self, x: Any, op: OpName = "sum", *, comm: Communicator | None = None) -> Array:
         """Combines every rank's x element by element. All ranks get the result, with the same bits.
 
         Args:
@@ -89,7 +89,7 @@ class Front(ABC, Generic[Array]):
         """
         return self._collective("all_gather", x, comm)
 
-    def reduce_scatter(self, x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> Array:
+    def reduce_scatter(self, x: Any, op: OpName = "sum", *, comm: Communicator | None = None) -> Array:
         """Combines every rank's x element by element. Rank r gets the r-th block of rows of the result.
 
         Args:

@@ -27,6 +27,8 @@ def results(comm: Communicator, x: Floats, t: torch.Tensor) -> None:
     reveal_type(comm.gather(x))  # ndarray | None
     reveal_type(comm.scatter(out=t))  # Tensor
     reveal_type(comm.all_to_all(x, send_counts=[1, 2], recv_counts=[2, 1]))  # ndarray
+    reveal_type(comm.scan(x, "max", out=x))  # ndarray
+    reveal_type(comm.exscan(t, ringreduce.op(np.add, commutative=True)))  # Tensor
     reveal_type(comm.barrier())  # None
     reveal_type(comm.send(t, 1, tag=7))  # None
     reveal_type(comm.recv(t, 1))  # Tensor
@@ -37,6 +39,7 @@ def work(comm: Communicator, x: Floats, t: torch.Tensor) -> None:
     reveal_type(comm.all_reduce(x, async_op=True))  # Work[ndarray]
     reveal_type(comm.all_gather(t, async_op=True).wait())  # Tensor
     reveal_type(comm.reduce(t, async_op=True).wait())  # Tensor | None
+    reveal_type(comm.scan(t, async_op=True))  # Work[Tensor]
     reveal_type(comm.barrier(async_op=True))  # Work[None]
     reveal_type(comm.send(t, 1, async_op=True))  # Work[None]
     reveal_type(comm.recv(t, 1, async_op=True).wait())  # Tensor

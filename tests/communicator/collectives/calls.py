@@ -29,7 +29,13 @@ GIVES_ALL = {"all_reduce", "all_gather", "broadcast", "reduce", "gather", "all_t
 WHOLE = {"all_reduce", "broadcast", "reduce", "scan", "exscan"}
 
 
-IDENTITY = {"sum": 0, "prod": 1, "min": np.inf, "max": -np.inf}
+def identity(op: str, dtype: Any) -> Any:
+    """The value that changes nothing."""
+    if op in ("sum", "prod"):
+        return int(op == "prod")
+    if np.dtype(dtype).kind in "iu":
+        return np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min
+    return np.inf if op == "min" else -np.inf
 
 
 def algorithms(collective: str) -> list[str]:
@@ -93,7 +99,7 @@ def expected(call: Call, rank: int, world: int) -> Any:
     if name == "all_to_all":
         return np.concatenate([blocks(call, r, world)[rank] for r in range(world)])
     if name == "exscan" and rank == 0:
-        return np.full(call.count, IDENTITY[call.op], call.dtype)
+        return np.full(call.count, identity(call.op, call.dtype), call.dtype)
     if name == "reduce_scatter":
         return combined(call.op, [blocks(call, r, world)[rank] for r in range(world)])
     ranks = {"scan": rank + 1, "exscan": rank}.get(name, world)

@@ -238,9 +238,10 @@ def test_what_auto_picks_keeps_rank_order():
 
 
 def test_up_to_4_ranks_the_mode_changes_no_choice():
+    """Of scans it does: they usually run a chain, which rounds at each rank."""
     for world in range(1, 5):
         usual, kept = (ringreduce.local_group(world, reproducible=mode)[0] for mode in (False, True))
-        for collective in KINDS:
+        for collective in KINDS.keys() - {"scan", "exscan"}:
             for nbytes in [0, 1, *(1 << i for i in range(1, 40))]:
                 one, other = usual.explain(nbytes, collective), kept.explain(nbytes, collective)
                 assert (one.algorithm, one.slice_bytes) == (other.algorithm, other.slice_bytes)
