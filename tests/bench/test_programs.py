@@ -151,7 +151,8 @@ int main(void) {
       printf("%zu %.17g %d %d\\n", bytes, call, plan.batch, plan.iterations);
     }
   puts("collectives");
-  static const char* const holds[] = {"nothing", "whole", "on_root", "own_block", "exchanged"};
+  static const char* const holds[] = {"nothing", "whole", "on_root", "own_block", "exchanged",
+                                       "up_to_own", "before_own"};
   for (int i = 0; i < PR_SCALE; ++i) {
     const pr_collective one = pr_collectives[i];
     printf("%s %d %s %s\\n", one.name, one.reduces, holds[one.before], holds[one.after]);

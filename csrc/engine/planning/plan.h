@@ -16,6 +16,7 @@ struct Plan {
   Layout last_slice;
   int lanes = 1;                   // slices in flight
   bool uneven = false;             // no two slices are alike
+  bool blind = false;              // takes uneven blocks of any lengths, so that each call has its own layout
   bool copies = false;             // messages are copied, also where peers could read them in place
   Encoding wire = Encoding::none;  // if not none, the program is coded
   DType dtype = DType::float32;    // of the call

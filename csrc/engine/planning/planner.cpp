@@ -194,7 +194,8 @@ Plan Planner::make(const Call& call, const Target& target) {
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm, call.user_op);
-  plan.geometry = make_geometry(*plan.program, element, is_blind(call) ? ~std::size_t{0} >> 8 : count,
+  plan.blind = is_blind(call);
+  plan.geometry = make_geometry(*plan.program, element, plan.blind ? ~std::size_t{0} >> 8 : count,
                                 slice_bytes, target.capacity, call.wire);
   if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
   plan.geometry.count = count;
@@ -202,7 +203,7 @@ Plan Planner::make(const Call& call, const Target& target) {
   plan.geometry.output = call.output_extents;
   plan.uneven = call.input_extents != nullptr;
   if (!plan.uneven && plan.geometry.slices > 1) plan.full.resolve(*plan.program, plan.geometry, 0);
-  plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
+  if (!plan.blind) plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
   plan.copies = target.oversubscribed && shape.total * element <= copied_to &&
                 (!reduces(call.collective) || rooted(call.collective));
   plan.wire = call.wire;

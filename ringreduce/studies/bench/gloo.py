@@ -27,8 +27,8 @@ else:
 # The older names call these, and take a microsecond more to warn that they are old.
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-UNTIMED = ("reduce_scatter_v", "all_gather_v", "gather_v", "scatter_v")
-"""What needs equal blocks over Gloo."""
+UNTIMED = ("reduce_scatter_v", "all_gather_v", "gather_v", "scatter_v", "scan", "exscan")
+"""What needs equal blocks over Gloo, and what torch.distributed lacks."""
 OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -54,7 +54,7 @@ def prepare(
     mine, out = whole[blocks[rank]], result[blocks[rank]]
 
     def blocks_at_root(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-        return list(torch.split(tensor, counts)) if is_root else None
+        return list(torch.split(tensor, counts)) if is_root and kind in ("gather", "scatter") else None
 
     calls: dict[str, tuple[Any, ...]] = {
         "all_reduce": (dist.all_reduce, whole, op),

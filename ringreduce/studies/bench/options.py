@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ringreduce import schedules
-from ringreduce.annotations import Op, Transport
+from ringreduce.annotations import OpName, Transport
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.contest import BenchPlan
 from ringreduce.studies.bench.ours import NO_CHOICE, ROUNDING, TIMED
@@ -19,7 +19,7 @@ from ringreduce.studies.bench.report import FORMATS
 from ringreduce.text import byte_count, names, sizes
 
 TRANSPORTS = tuple(name for name in get_args(Transport) if name != "auto")
-OPS = get_args(Op)
+OPS = get_args(OpName)
 
 
 def add_options(parser: ArgumentParser) -> None:
