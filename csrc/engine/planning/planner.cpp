@@ -71,11 +71,13 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
 
 const Plan& Planner::plan(const Call& call, const Target& target) {
   const PlanKey key(call, target);
-  const bool blind = is_blind(call);
-  if (call.input_extents && !blind) return plan_uneven(call, key, target);
+  const bool blind = call.input_extents && is_blind(call);
+  if (call.input_extents && !blind) [[unlikely]]
+    return plan_uneven(call, key, target);
   Plan* const known = plans_.find(key);
   Plan& plan = known ? *known : plans_.add(key, make(call, target));
-  if (blind) fit(call, plan);
+  if (blind) [[unlikely]]
+    fit(call, plan);
   return plan;
 }
 
