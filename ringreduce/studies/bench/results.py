@@ -82,10 +82,13 @@ def bus_formula(operation: str) -> str:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Returns the bus bandwidth divided by the algorithm bandwidth, as nccl-tests define them for the whole buffer."""
-    if operation in MESSAGES:
-        return 1.0
-    return COLLECTIVES[UNEVEN.get(operation, operation)].bus_factor(ranks)
+    """Returns the bus bandwidth divided by the algorithm bandwidth, as nccl-tests define them for the whole buffer.
+
+    It is 1 for what is no collective, such as messages and training steps.
+    """
+    name, *_ = operation.split(",")  # "all_gather, separate": with arrays of its own
+    facts = COLLECTIVES.get(UNEVEN.get(name, name))
+    return facts.bus_factor(ranks) if facts else 1.0
 
 
 def table_mode(rows: Iterable[Row]) -> str:
