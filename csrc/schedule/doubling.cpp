@@ -8,8 +8,9 @@
 // Exscan passes the values to the next rank first. Then every rank adds the values of the two before it at
 // once, so that runs have 3 ranks, then 6, 12, and so on. Five ranks:
 //   round 0    0 -> 1 -> 2 -> 3 -> 4               1 holds r0, 2 holds r1, 3 holds r2, 4 holds r3
-//   round 1    1 -> 2, 3 and 2 -> 3, 4 and 3 -> 4  2 holds r0 + r1, 3 holds r0 + r1 + r2, 4 holds r1 + r2 +
-//   r3 round 2    1 -> 4                              4 holds r0 + (r1 + r2 + r3)
+//   round 1    1 -> 2, 3 and 2 -> 3, 4 and 3 -> 4  2 holds r0 + r1, 3 holds r0 + r1 + r2,
+//                                                  4 holds r1 + r2 + r3
+//   round 2    1 -> 4                              4 holds r0 + (r1 + r2 + r3)
 //
 // Cost: scan: ceil(log2 n) rounds, and rank 0 sends S in each. Exscan: q = ceil(log2(4(n-1)/3)) rounds, and
 // rank 1 sends (q + 1) S. Takes any world. After Hillis and Steele, "Data parallel algorithms", CACM 1986,
