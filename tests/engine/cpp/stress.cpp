@@ -71,6 +71,13 @@ Case make_case(Collective collective, int rank, int world, int root, std::size_t
       for (std::size_t i = 0; i < all; ++i)
         c.expected.push_back(value(static_cast<int>(i / block), own + i % block));
       break;
+    case Collective::scan:
+    case Collective::exscan:
+      c.input = filled(rank, 0, all);
+      for (std::size_t i = 0; i < all; ++i) {
+        c.expected.push_back(sum_of(collective == Collective::scan ? rank + 1 : rank, i));
+      }
+      break;
     case Collective::barrier:
       break;
   }
@@ -79,8 +86,7 @@ Case make_case(Collective collective, int rank, int world, int root, std::size_t
 }
 
 bool whole(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::broadcast;
+  return !has_blocks(collective) && collective != Collective::barrier;
 }
 
 Call call_for(Collective collective, Case& c, int world, int root, std::size_t block) {
