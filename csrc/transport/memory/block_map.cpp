@@ -51,7 +51,8 @@ BlockMap::Place BlockMap::fitting(State state, std::size_t wanted) {
 
 BlockMap::Place BlockMap::take(Place block, std::size_t wanted) {
   unlist(block);
-  const auto [start, whole] = *block;
+  const Address start = block->first;
+  const Block whole = block->second;
   const Address first = beginning(start, wanted), behind = first + wanted, end = start + whole.bytes;
   const auto part = [&](std::size_t bytes) {
     Block like = whole;
