@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, get_args
 
 from ringreduce._engine import reduce, values
-from ringreduce.annotations import Op
+from ringreduce.annotations import OpName
 from ringreduce.communicator.communicator import Communicator
 from ringreduce.errors import ClosedError
 from ringreduce.schedules import COLLECTIVES
@@ -15,7 +15,7 @@ from ringreduce.schedules import COLLECTIVES
 MESSAGES = ("send", "recv", "sendrecv")
 CALLS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", *MESSAGES)
 BY_ROWS = {name for name, one in COLLECTIVES.items() if one.has_blocks and not one.rooted}
-OPS = get_args(Op)
+OPS = get_args(OpName)
 TRANSPOSED = {"broadcast": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 
 Length = TypeVar("Length", int, "int | None")
