@@ -36,7 +36,7 @@ def row(name, took, outcome):
 
 
 def waiting(world=2):
-    """All ranks but the first wait on the GPU, until close() or LIMIT."""
+    """All ranks but the first wait on the GPU, until close() or LIMIT. Returns close, and a stream of theirs."""
     ranks = Ranks(lib, world)
     spans = ranks.spans(arrays(world, 1000))
     ranks.launch("direct", errands(ranks, "sum", spans, spans, parts("direct", world, 1000, 4))[1:])
@@ -45,26 +45,33 @@ def waiting(world=2):
     timer = threading.Timer(LIMIT, ranks.abort)
     timer.start()
 
-    def close():
+    def close(beside=None):
         timer.cancel()
         ranks.abort()
+        if beside:
+            beside.join()
         ranks.finish()
         ranks.close()
 
-    return close
+    return close, ranks.ranks[1].stream
 
 
-def probe(action, prepare=lambda: None):
-    """Times action(what was prepared) beside a kernel that waits. Streams end with it: queues are few."""
+def probe(action, prepare=lambda: None, beside=None):
+    """Times action(what was prepared) beside a kernel that waits, and beside a thread that calls beside(stream) with
+    its stream. Streams end with it: queues are few."""
     prepared = prepare()
-    close = waiting()
+    close, stream = waiting()
+    thread = threading.Thread(target=beside, args=(stream,)) if beside else None
+    if thread:
+        thread.start()
+        time.sleep(0.05)
     start, problem = time.monotonic(), ""
     try:
         action(prepared)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
     took = time.monotonic() - start
-    close()
+    close(thread)
     while streams:
         streams.pop().close()
     return took, problem or (BLOCKED if took > LIMIT / 2 else "at once")
@@ -93,6 +100,34 @@ def copy_down():
         lib.move(data.ctypes.data, x.address, data.nbytes)
         lib.synchronize()
 
+    return run
+
+
+def copier(pinned):
+    """What copies from the GPU behind the kernel that waits, as another rank's thread may."""
+    x, data = lib.Memory(4096), np.empty(4096, np.uint8)
+    at = ctypes.c_void_p(data.ctypes.data)
+    if pinned:
+        lib.call("allocate_on_host", ctypes.byref(at), ctypes.c_size_t(4096))
+
+    def run(stream):
+        lib.move(at.value, x.address, data.nbytes, stream)
+        lib.synchronize(stream)
+
+    return run
+
+
+def launched_alone():
+    """A kernel that nothing waits for, on a stream of its own."""
+    stream, x = lib.Stream(), lib.Memory(4096)
+    streams.append(stream)
+    launch = lib.Launch(stream)
+
+    def run():
+        lib.combine("int16", "sum", [x.address], [x.address, x.address], 100, 1.0, launch)
+        lib.synchronize(stream)
+
+    run()
     return run
 
 
@@ -196,6 +231,13 @@ PROBES = {
     "a kernel loaded for the first time": lambda: probe(lambda run: run(), lambda: fresh_kernel("float64")),
     "... and another": lambda: probe(lambda run: run(), lambda: fresh_kernel("bfloat16")),
     "capture, instantiate, launch": lambda: probe(lambda run: run(), graph),
+    "launch": lambda: probe(lambda run: run(), launched_alone),
+    **{
+        f"launch, beside a copy to {kind} memory behind the kernel": lambda kind=kind: probe(
+            lambda run: run(), launched_alone, copier(kind == "pinned")
+        )
+        for kind in ("pinned", "pageable")
+    },
     **{
         f"{world} ranks, 3 calls each, rank after rank": lambda world=world: queues(world)
         for world in (2, 4, 8, 12, 16)

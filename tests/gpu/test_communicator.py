@@ -192,15 +192,15 @@ def _asynchronous(comm):
     stream, count = new_stream(), 20_000
     handle = stream.handle.value
     late, x = GpuArray(integers(comm.rank, count)), GpuArray(np.zeros(count, "float32"))
-    much, more, found = library().Memory(32 << 20), library().Memory(32 << 20), np.empty(count, "float32")
+    much, more, found = library().Memory(32 << 20), library().Memory(32 << 20), GpuArray(late.values())
     for algorithm in ("auto", "ring"):
         library().move(much.address, more.address, much.size, stream)  # takes a while
         library().move(x.address, late.address, 4 * count, stream)
         work = comm.all_reduce(x, algorithm=algorithm, stream=handle, async_op=True)
         assert work.wait() is x
-        library().move(found.ctypes.data, x.address, 4 * count, stream)
+        library().move(found.address, x.address, 4 * count, stream)  # to the host, it would block other ranks
         library().synchronize(stream)
-        assert (found == summed(comm.size, count)).all()
+        assert (found.values() == summed(comm.size, count)).all()
         assert work.done() and work.exception() is None
     works = [comm.all_reduce(x, "max", stream=handle, async_op=True) for _ in range(50)]
     assert works[-1].wait(timeout=PATIENCE) is x
@@ -577,7 +577,7 @@ def _on_streams_of_threads(comm, launched):
     given = [GpuArray(integers(comm.rank, 5000)) for _ in range(2)]
     arrays = [GpuArray(np.zeros(5000, "float32")) for _ in given]
     much, more = (GpuArray(np.zeros(8 << 20, "float32")) for _ in range(2))
-    found = [np.empty(5000, "float32") for _ in given]
+    found = [GpuArray(np.zeros(5000, "float32")) for _ in given]
     has_called = [threading.Event() for _ in given]
     comm.barrier()  # no array is made beside a kernel that waits
 
@@ -587,7 +587,7 @@ def _on_streams_of_threads(comm, launched):
         library().move(x.address, given[number].address, 20_000, stream)
         comm.all_reduce(x, stream=PER_THREAD)
         has_called[number].set()
-        library().move(found[number].ctypes.data, x.address, 20_000, stream)
+        library().move(found[number].address, x.address, 20_000, stream)
         library().synchronize(stream)
 
     if comm.rank == 1:
@@ -599,7 +599,7 @@ def _on_streams_of_threads(comm, launched):
     launched.set()
     for thread in threads:
         thread.join()
-    assert all((each == summed(comm.size, 5000)).all() for each in found)
+    assert all((each.values() == summed(comm.size, 5000)).all() for each in found)
 
 
 def test_each_thread_has_a_default_stream_of_its_own():
