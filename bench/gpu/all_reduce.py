@@ -4,7 +4,8 @@
 
 Our ranks are threads of one process. Each captures a graph of several in-place calls on its own array. All ranks launch
 their graphs in turn with the other contestants, in an order that rotates from round to round. A time is that of the
-slowest rank between two CUDA events, divided by the number of calls. Figures are medians of the rounds, with the
+slowest rank between two CUDA events, divided by the number of calls. It includes the time until the last rank has
+launched its graph, so small arrays have graphs of more calls. Figures are medians of the rounds, with the
 quartiles. The floor is the time for the bytes that must at least be read and written, 2 N S (in a ring 5 (N - 1) S), at
 the rate of the better copy of the same run, CUDA's or ours.
 
@@ -61,19 +62,23 @@ def bandwidth(options: argparse.Namespace, stream: Stream) -> float:
     return max(2 * options.copy / one.quartiles()[1] for one in both)
 
 
+def calls_of(options: argparse.Namespace, count: int) -> int:
+    """Returns the number of calls in a graph, for arrays of so many elements."""
+    return options.calls or (100 if 4 * count <= 16 << 20 else 30)
+
+
 def of_threads(options: argparse.Namespace, ranks: Threads) -> Iterator[Maker]:
     """Yields a maker for each contestant that runs in this process."""
-    calls = options.calls
     for name in options.algorithms:
-        yield lambda count, name=name: ranks.contestant(name, count, calls)  # type: ignore[misc]
+        yield lambda count, name=name: ranks.contestant(name, count, calls_of(options, count))  # type: ignore[misc]
     if "stacked" in options.peers:
-        yield lambda count: stacked(options.ranks, count, calls)
+        yield lambda count: stacked(options.ranks, count, calls_of(options, count))
 
 
 def of_nccl(options: argparse.Namespace) -> Iterator[Maker]:
     if "nccl" in options.peers:
         over_nccl = threads_over_nccl(options.ranks, options.devices)
-        yield lambda count: over_nccl.contestant("nccl", count, options.calls)
+        yield lambda count: over_nccl.contestant("nccl", count, calls_of(options, count))
 
 
 def of_processes(options: argparse.Namespace, stack: ExitStack) -> Iterator[Maker]:
@@ -86,7 +91,9 @@ def of_processes(options: argparse.Namespace, stack: ExitStack) -> Iterator[Make
             print(f"without {why}")
             continue
         for kind in kinds:
-            yield lambda count, group=group, kind=kind: group.contestant(kind, count, options.calls)  # type: ignore[misc]
+            yield lambda count, group=group, kind=kind: group.contestant(
+                kind, count, calls_of(options, count)
+            )  # type: ignore[misc]
 
 
 def least_bytes(algorithm: str, world: int, size: int) -> int:
@@ -152,7 +159,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--copy", type=byte_count, default=256 << 20, help="bytes of the copy that determines the floor"
     )
-    parser.add_argument("--calls", type=int, default=10, help="calls in each graph (10)")
+    parser.add_argument("--calls", type=int, help="calls in each graph (100 up to 16 MiB, 30 above)")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument(
         "--process-seconds", type=float, default=120.0, help="for ranks that are processes (120)"
@@ -166,9 +173,7 @@ def main() -> int:
     if problem := cuda_library.why_not():
         print(f"nothing measured: {problem}")
         return 1
-    print(
-        f"{cuda_library.name_of_device()}; {options.ranks} ranks, {options.rounds} rounds of {options.calls} calls"
-    )
+    print(f"{cuda_library.name_of_device()}; {options.ranks} ranks, {options.rounds} rounds")
     rate = bandwidth(options, Stream())
     print(f"a copy reads and writes {rate / 1e9:,.0f} GB/s")
     append(options.json, figure="copy", **{"bytes": options.copy, "GB/s": round(rate / 1e9, 1)})

@@ -77,7 +77,7 @@ def main() -> int:
         "--one-shot-up-to", type=byte_count, default=1 << 20, help="larger ones take long (1M)"
     )
     parser.add_argument("--blocks", type=lambda text: [int(one) for one in text.split(",")], default=[16])
-    parser.add_argument("--calls", type=int, default=20, help="calls in each graph (20)")
+    parser.add_argument("--calls", type=int, default=100, help="calls in each graph (100)")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=120.0, help="no further size after so many (120)")
     parser.add_argument("--emulated", action="store_true")
