@@ -90,10 +90,19 @@ class Boxes(ctypes.Structure):
 
 class Report(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_uint64) for name in ("abort", "differs", "overlaps", "begun")],
+        ("aborts", ctypes.c_uint64 * (MOST_BLOCKS * LINE // 8)),
+        *[(name, ctypes.c_uint64) for name in ("differs", "overlaps", "begun")],
         ("done", ctypes.c_uint64 * MOST_BLOCKS),
         ("direct", ctypes.c_uint64),
     ]
+
+    @property
+    def abort(self):
+        return self.aborts[0]
+
+    @abort.setter
+    def abort(self, flag):
+        self.aborts[:] = [flag] * len(self.aborts)
 
 
 class Share(ctypes.Structure):

@@ -1,6 +1,7 @@
 """In which order blocks tell their peers and the host that a call has begun.
 
-A fence waits until all words have arrived. A word to the host takes a microsecond or two, so no peer waits for one.
+A release fence waits until all words have arrived. A word to the host takes longer than one to a peer, so no peer
+waits for one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = [
 
 
 def order(block):
-    """Of the latest kernel: w for words, h for one to the host, f for a fence."""
+    """Of the latest kernel: w for words, h for one to the host, f for a release fence."""
     text = ctypes.create_string_buffer(400)
     ctypes.CDLL(str(EMULATED_LIBRARY)).ringreduce_emulated_order(block, text, ctypes.c_size_t(len(text)))
     return text.value.decode()
@@ -33,7 +34,7 @@ def order(block):
     ("kernel", "world", "wanted"),
     [
         # Without a peer, nobody waits long.
-        ("direct", 1, ["fwfhfwfhhh", "fwffwfh", "fwffwfh"]),
+        ("direct", 1, ["fwhfwhhh", "fwfwh", "fwfwh"]),
         ("one_shot", 2, ["whhh", "wh", "h"]),
     ],
 )
@@ -62,7 +63,7 @@ def _to_itself(comm, found):
 def test_the_host_is_told_after_the_first_slice_of_a_message():
     found = []
     on_gpu(_to_itself, 1, found)
-    assert found == ["fwfwhhh"]
+    assert found == ["wfwhhh"]
 
 
 def _one_after_the_other(comm, has_launched):

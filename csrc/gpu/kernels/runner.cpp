@@ -14,9 +14,6 @@ using device::Duty;
 namespace {
 
 constexpr std::size_t KiB = 1024;
-// Up to this size every rank sends everything to every other: few bytes, and one hop. Not measured on a card
-// yet.
-constexpr std::size_t one_shot_up_to = 64 * KiB;
 constexpr std::size_t shortest_slice = 4 * KiB;
 // For collectives in which a rank keeps what it receives until it can continue: from each rank, in each
 // block.
@@ -65,7 +62,7 @@ void KernelRunner::wait_until_idle() {
 
 void KernelRunner::give_up() {
   if (buffers_) buffers_->freeze();
-  __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
+  device::give_up(*report_);
 }
 
 std::uint64_t KernelRunner::collectives_ended() const {
@@ -92,6 +89,12 @@ void KernelRunner::check() {
 
 // --- planning --------------------------------------------------------------------------------------------
 
+// Up to this size every rank sends everything to every other: few bytes, and one hop. On an H100, a second
+// tile of a block takes as long as both meetings of a direct call.
+std::size_t KernelRunner::one_shot_up_to() const {
+  return static_cast<std::size_t>(boxes_->layout().arenas()) * device::tile_bytes;
+}
+
 // Hand-tuned kernels run only if the ranks choose them by themselves and agree without communicating, from
 // where all of them are and what is called.
 Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
@@ -100,12 +103,12 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
     return Duty::interpret;
   }
   if (call.collective == Collective::all_reduce && world_ <= device::most_one_shot_ranks &&
-      call.count * size_of(call.dtype) <= one_shot_up_to) {
+      call.count * size_of(call.dtype) <= one_shot_up_to()) {
     return Duty::one_shot;
   }
   // Between processes only if it is worth it, and with the program as a fallback in the kernel.
   const bool reaches =
-      boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to);
+      boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to());
   return is_direct(call.collective) && reaches ? Duty::direct : Duty::interpret;
 }
 

@@ -63,7 +63,11 @@ struct Boxes {
 
 // Reports between a rank's kernels and its host, in host memory. Initially zero.
 struct Report {
-  std::uint64_t abort;     // by the host: not 0: give up
+  // By the host, for each block: not 0: give up. Blocks that load from one line of the host's memory wait for
+  // each other, a microsecond each.
+  struct alignas(line) Line {
+    std::uint64_t flag;
+  } abort[most_blocks];
   std::uint64_t differs;   // by the kernel: a peer, plus 1, that made another call
   std::uint64_t overlaps;  // by the kernel: not 0: another call of this rank was running at the same time
   std::uint64_t begun;     // by the first block: calls
@@ -74,6 +78,11 @@ struct Report {
   // By the kernel: a peer, plus 1, whose message is not the one that this rank receives, and both labels.
   std::uint64_t wrong_peer, wrong_label, expected_label;
 };
+
+// By the host.
+inline void give_up(Report& report) {
+  for (Report::Line& each : report.abort) __atomic_store_n(&each.flag, 1, __ATOMIC_RELEASE);
+}
 
 // A message to or from one rank. Both ends' labels must be equal.
 struct Message {

@@ -74,7 +74,7 @@ class InterpreterOf : RankBlock {
       *box_.sent_to(peer) = shared_.sent[peer];
       *box_.received_from(peer) = shared_.received[peer];
     }
-    return fenced() && end_call();
+    return acquired() && end_call();
   }
 
   RINGREDUCE_DEVICE bool find_layout(std::uint64_t s) {
@@ -113,7 +113,7 @@ class InterpreterOf : RankBlock {
     return true;
   }
 
-  // Posts the staged message to the peers of a send, after a fence.
+  // Posts the staged message to the peers of a send, after a release fence.
   RINGREDUCE_DEVICE bool post(const FlatStep& send) {
     const int slot = shared_.posted++ % most_slots;
     shared_.begins[slot] = shared_.head;
@@ -146,7 +146,7 @@ class InterpreterOf : RankBlock {
     return true;
   }
 
-  // After a fence, so that peers do not overwrite what is still being read.
+  // After a release fence, so that peers do not overwrite what is still being read.
   RINGREDUCE_DEVICE bool release(const FlatStep& step) {
     for (int p = step.peers_begin; p < step.peers_end; ++p) {
       const int peer = peers()[p];
@@ -181,7 +181,7 @@ class InterpreterOf : RankBlock {
   RINGREDUCE_DEVICE void send(const FlatStep& step) {
     going_on_ = block_.leader([&] {
       const std::int32_t oldest = shared_.oldest;  // a different one after the wait
-      return take_room(step) && (shared_.oldest == oldest || fenced());
+      return take_room(step) && (shared_.oldest == oldest || acquired());
     });
     if (!going_on_) return;
     each_move(step, [&](const FlatMove& move, std::uint64_t done) {
@@ -189,13 +189,13 @@ class InterpreterOf : RankBlock {
       add_message(shared_.staged + done);
       if (coded && move.quantize) add_destination(place(move.to, move.target));
     });
-    block_.leader([&] { return fenced() && post(step); });
+    block_.leader([&] { return released() && post(step); });
   }
 
   // `carried`: the send of the result, or null.
   RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
     going_on_ = block_.leader(
-        [&] { return wait_for_messages(step) && (!carried || take_room(*carried)) && fenced(); });
+        [&] { return wait_for_messages(step) && (!carried || take_room(*carried)) && acquired(); });
     if (!going_on_) return;
     const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
     if (scales) scale_own(step);
@@ -209,7 +209,7 @@ class InterpreterOf : RankBlock {
       if (carried) add_message(shared_.staged + done);
       step.kind == FlatStep::Kind::combine ? combines(move) : counts(move.bytes, coded, Scale{1, 1});
     });
-    block_.leader([&] { return fenced() && release(step) && (!carried || post(*carried)); });
+    block_.leader([&] { return released() && release(step) && (!carried || post(*carried)); });
   }
 
   // On the way to its place, where it is then combined with what arrives.

@@ -48,7 +48,7 @@ class Carrier {
   // After a call that was given up, no peer's memory is touched.
   RINGREDUCE_DEVICE bool begin(const Message& message, const LaneBox& own) {
     const bool is_alone = exchange(own.is_in_work(message.sends), 1) == 0;
-    if (load_relaxed(&errand_.report->abort) != 0) return false;
+    if (abort_flag(*errand_.report, block_) != 0) return false;
     if (!is_alone) {
       tell_host(&errand_.report->overlaps, 1);
     } else {
@@ -71,7 +71,7 @@ class Carrier {
 
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(const Message& message, const LaneBox& own, Condition holds) const {
-    return device::wait_until(*errand_.report, holds, [&] { tell_begun(message, own); });
+    return device::wait_until(*errand_.report, block_, holds, [&] { tell_begun(message, own); });
   }
 
   RINGREDUCE_DEVICE bool find_room(const Message& message, std::uint64_t s, std::uint64_t number,
@@ -79,12 +79,12 @@ class Carrier {
     copies(message, s, own.slice(number), true);
     const auto was_read = [&] { return load_relaxed(own.read()) + 2 >= number; };
     if (!wait_until(message, own, was_read)) return false;
-    fence();
+    acquire_fence();
     return true;
   }
   RINGREDUCE_DEVICE static void post(const Message& message, std::uint64_t number, const LaneBox& theirs) {
     store_relaxed(theirs.label(number), message.label);
-    fence();
+    release_fence();
     store_relaxed(theirs.posted(number), number);
   }
 
@@ -93,17 +93,17 @@ class Carrier {
     copies(message, s, theirs.slice(number), false);
     const auto is_here = [&] { return load_relaxed(own.posted(number)) == number; };
     if (!wait_until(message, own, is_here)) return false;
-    fence();
+    acquire_fence();
     const std::uint64_t label = load_relaxed(own.label(number));
     if (label == message.label) return true;
     tell_host(&errand_.report->wrong_label, label);
     tell_host(&errand_.report->expected_label, message.label);
-    fence();
+    release_fence();
     tell_host(&errand_.report->wrong_peer, static_cast<std::uint64_t>(message.peer) + 1);
     return false;
   }
   RINGREDUCE_DEVICE static void release(std::uint64_t number, const LaneBox& theirs) {
-    fence();
+    release_fence();
     store_relaxed(theirs.read(), number);
   }
 

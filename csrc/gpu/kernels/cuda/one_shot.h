@@ -26,9 +26,9 @@ class OneShot : RankBlock {
       : RankBlock(block, errand, pass), shared_(shared) {}
 
   RINGREDUCE_DEVICE void run() {
+    std::uint64_t number = *box_.tiles();  // while the leader begins
     if (!block_.leader([&] { return begin(); })) return;
     const std::uint64_t tiles = (errand_.share.bytes + tile_bytes - 1) / tile_bytes;
-    std::uint64_t number = *box_.tiles();
     const std::uint64_t first = block_.index();
     for (std::uint64_t t = first; t < tiles && has_arena(); t += errand_.boxes.arenas()) {
       if (!tile(t * tile_bytes, ++number, t == first)) return;
@@ -56,16 +56,16 @@ class OneShot : RankBlock {
     block_.alone([&] {
       shared_.spans.count = bytes / pass_.element_bytes;
       shared_.spans.destinations[0] = errand_.output + begin;
-      if (is_first) send_contract(number, flag);
     });
-    block_.all(
-        [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
+    // The last threads take the contracts, because a short message leaves them idle.
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      if (is_first) send_contract(number, flag, threads - 1 - thread, threads);
+      send(begin, bytes, number, flag, thread, threads);
+    });
     const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
-      if (is_first && thread == 0) {
-        tell_begun();
-        if (!compare_contracts(number, flag)) return false;
-      }
-      return receive(bytes, number, flag, thread, threads);
+      if (is_first && thread == 0) tell_begun();
+      return (!is_first || compare_contracts(number, flag, threads - 1 - thread, threads)) &&
+             receive(bytes, number, flag, thread, threads);
     });
     if (!came) return false;
     block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
@@ -77,19 +77,21 @@ class OneShot : RankBlock {
     return static_cast<std::uint32_t>(number % 0xffffffffu + 1);
   }
 
-  RINGREDUCE_DEVICE void send_contract(std::uint64_t number, std::uint32_t flag) const {
-    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+  RINGREDUCE_DEVICE void send_contract(std::uint64_t number, std::uint32_t flag, std::size_t thread,
+                                       std::size_t threads) const {
+    for (int peer = static_cast<int>(thread); peer < errand_.boxes.world; peer += static_cast<int>(threads)) {
       if (peer == errand_.rank) continue;
       store_flagged(box_of(peer).contract_from(errand_.rank, number), errand_.contract, flag);
     }
   }
 
-  RINGREDUCE_DEVICE bool compare_contracts(std::uint64_t number, std::uint32_t flag) const {
-    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+  RINGREDUCE_DEVICE bool compare_contracts(std::uint64_t number, std::uint32_t flag, std::size_t thread,
+                                           std::size_t threads) const {
+    for (int peer = static_cast<int>(thread); peer < errand_.boxes.world; peer += static_cast<int>(threads)) {
       if (peer == errand_.rank) continue;
       std::uint64_t theirs = 0;
       const char* const from = box_.contract_from(peer, number);
-      if (!is_here(from, flag, theirs)) return false;
+      if (!wait([&] { return load_flagged(from, flag, theirs); })) return false;
       if (theirs != errand_.contract) return differs(peer);
     }
     return true;
@@ -110,21 +112,43 @@ class OneShot : RankBlock {
 
   RINGREDUCE_DEVICE bool receive(std::uint64_t bytes, std::uint64_t number, std::uint32_t flag,
                                  std::size_t thread, std::size_t threads) {
+    if (errand_.boxes.world <= 2) return receive_from<1>(bytes, number, flag, thread, threads);
+    if (errand_.boxes.world <= 4) return receive_from<3>(bytes, number, flag, thread, threads);
+    return receive_from<7>(bytes, number, flag, thread, threads);
+  }
+
+  // Loads the words of so many peers before it looks at the first.
+  template <int together>
+  RINGREDUCE_DEVICE bool receive_from(std::uint64_t bytes, std::uint64_t number, std::uint32_t flag,
+                                      std::size_t thread, std::size_t threads) {
     for (std::uint64_t at = thread * word_bytes; at < bytes; at += threads * word_bytes) {
-      for (int peer = 0; peer < errand_.boxes.world; ++peer) {
-        if (peer == errand_.rank) continue;
-        const char* const from = box_.tile_from(peer, number) + 2 * at;
-        std::uint64_t data = 0;
-        if (!is_here(from, flag, data)) return false;
-        store_aligned(shared_.tiles[peer] + at, data);
+      for (int first = 1; first < errand_.boxes.world; first += together) {
+        // The last peer stands for those that are missing.
+        const auto peer = [&](int i) {
+          const int far = first + i < errand_.boxes.world ? first + i : errand_.boxes.world - 1;
+          return (errand_.rank + far) % errand_.boxes.world;
+        };
+        std::uint64_t data[together] = {};
+        const auto are_here = [&] {
+          bool all = true;
+          RINGREDUCE_UNROLL
+          for (int i = 0; i < together; ++i) {
+            all &= load_flagged(box_.tile_from(peer(i), number) + 2 * at, flag, data[i]);
+          }
+          return all;
+        };
+        if (!wait(are_here)) return false;
+        RINGREDUCE_UNROLL
+        for (int i = 0; i < together; ++i) store_aligned(shared_.tiles[peer(i)] + at, data[i]);
       }
     }
     return true;
   }
 
-  // Waits for the word. False: given up.
-  RINGREDUCE_DEVICE bool is_here(const char* from, std::uint32_t flag, std::uint64_t& data) const {
-    return device::wait_until(*errand_.report, [&] { return load_flagged(from, flag, data); }, [] {});
+  // False: given up.
+  template <class Condition>
+  RINGREDUCE_DEVICE bool wait(Condition holds) const {
+    return device::wait_until(*errand_.report, block_, holds, [] {});
   }
 
   // The last word is only partly present.

@@ -61,16 +61,26 @@ inline std::uint32_t largest_of_lanes(const PerLane<std::uint32_t>& number) {
   return largest;
 }
 
-// For tests: what this thread has done, w for words, h for one to the host, and f for a fence, which would
-// wait for them.
+inline bool is_first_of_lanes_here() {
+  return true;
+}
+
+// For tests: what this thread has done, w for words, h for one to the host, and f for a release fence, which
+// would wait for them.
 inline thread_local std::string order_of_words;
 
 // The exchange is for the thread sanitizer, which does not see fences and so reports missing ones.
 inline void fence() {
-  order_of_words += 'f';
   static std::uint64_t all_threads = 0;
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
   __atomic_fetch_add(&all_threads, 1, __ATOMIC_ACQ_REL);
+}
+inline void acquire_fence() {
+  fence();
+}
+inline void release_fence() {
+  order_of_words += 'f';
+  fence();
 }
 inline std::uint64_t load_relaxed(const std::uint64_t* from) {
   return __atomic_load_n(from, __ATOMIC_RELAXED);

@@ -62,11 +62,26 @@ RINGREDUCE_DEVICE std::uint32_t largest_of_lanes(PerLane<std::uint32_t> number) 
   return largest;
 }
 
+// Whether no lane of the warp before this one runs the same code now.
+RINGREDUCE_DEVICE bool is_first_of_lanes_here() {
+  return (__activemask() & ((1u << threadIdx.x % warp_lanes) - 1)) == 0;
+}
+
 // Orders data for other blocks and GPUs before the words that announce it, and their words before the data
-// that these announce. A thread that loads a word which this thread stores later, and then has a fence, sees
-// everything that this thread, and those it has met before, wrote earlier. One fence serves many words.
-RINGREDUCE_DEVICE void fence() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
+// that these announce. A thread that loads a word which this thread stores after a release fence, and then
+// has an acquire fence, sees everything that this thread, and those it has met before, wrote earlier. One
+// fence serves many words. On an H100, one that releases takes 0.8 us, and one that only acquires next to
+// nothing.
+#if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 8)
+#define RINGREDUCE_FENCE(order) asm volatile("fence." order ".sys;" ::: "memory")
+#else  // has no weaker one
+#define RINGREDUCE_FENCE(order) asm volatile("fence.acq_rel.sys;" ::: "memory")
+#endif
+RINGREDUCE_DEVICE void release_fence() {
+  RINGREDUCE_FENCE("release");
+}
+RINGREDUCE_DEVICE void acquire_fence() {
+  RINGREDUCE_FENCE("acquire");
 }
 // A single word, whole.
 RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
@@ -77,7 +92,7 @@ RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
 RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
-// A word in the host's memory. A fence that follows waits until it has arrived there, a microsecond or two.
+// A word in the host's memory. A release fence that follows waits until it has arrived there.
 RINGREDUCE_DEVICE void tell_host(std::uint64_t* word, std::uint64_t value) {
   store_relaxed(word, value);
 }

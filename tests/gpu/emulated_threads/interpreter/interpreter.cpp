@@ -136,7 +136,7 @@ void abort_all(std::vector<Rank>& ranks, bool is_contrary) {
     for (const Rank& rank : ranks) differ = differ || load_relaxed(&rank.report.differs) != 0;
     if (differ) break;
   }
-  for (Rank& rank : ranks) store_relaxed(&rank.report.abort, 1);
+  for (Rank& rank : ranks) give_up(rank.report);
 }
 
 void run(const Job& job) {

@@ -95,7 +95,7 @@ void run_blocks(int count, Report& report, int device, const std::function<void(
       (*order)[static_cast<std::size_t>(index)] = order_of_words;
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
-      store_relaxed(&report.abort, 1);
+      give_up(report);
       const std::lock_guard lock(mutex);
       failure = error.what();
     }
