@@ -218,6 +218,12 @@ def queues(world, depth=3):
     return time.monotonic() - begin, "well" if set(done) == {depth} else f"**stuck**, calls done: {done}"
 
 
+BESIDE_A_COPY = {  # what to do, and how to prepare it
+    "launch": (lambda run: run(), launched_alone),
+    "a stream": (lambda _: streams.append(lib.Stream()), lambda: None),
+    "device memory": (lambda _: lib.Memory(64 << 10), lambda: None),
+    "pinned host memory": (host_memory, lambda: None),
+}
 PROBES = {
     "captures side by side": captures_side_by_side,
     "device memory, 64 KiB": lambda: probe(lambda _: lib.Memory(64 << 10)),
@@ -233,9 +239,10 @@ PROBES = {
     "capture, instantiate, launch": lambda: probe(lambda run: run(), graph),
     "launch": lambda: probe(lambda run: run(), launched_alone),
     **{
-        f"launch, beside a copy to {kind} memory behind the kernel": lambda kind=kind: probe(
-            lambda run: run(), launched_alone, copier(kind == "pinned")
+        f"{name}, beside a copy to {kind} memory behind the kernel": lambda how=how, kind=kind: probe(
+            *how, copier(kind == "pinned")
         )
+        for name, how in BESIDE_A_COPY.items()
         for kind in ("pinned", "pageable")
     },
     **{
