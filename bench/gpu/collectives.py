@@ -1,19 +1,20 @@
-"""Times all-reduces of ranks that share one GPU, and compares them with the floor and the peers.
+"""Times collectives of ranks that share one GPU, and compares them with the floor and the peers.
 
-    python3 bench/gpu/all_reduce.py [--ranks 4] [--sizes 8K,1M,64M,256M] [--algorithms auto,ring,two_shot] [--json FILE]
+    python3 bench/gpu/collectives.py [--collectives all_reduce,broadcast] [--ranks 4] [--sizes 8K,1M,64M,256M]
+                                     [--algorithms auto,ring,two_shot] [--json FILE]
 
-Our ranks are threads of one process. Each captures a graph of several in-place calls on its own array. All ranks launch
-their graphs in turn with the other contestants, in an order that rotates from round to round. A time is that of the
-slowest rank between two CUDA events, divided by the number of calls. It includes the time until the last rank has
-launched its graph, so small arrays have graphs of more calls. Figures are medians of the rounds, with the
-quartiles. The floor is the time for the bytes that must at least be read and written, 2 N S (in a ring 5 (N - 1) S), at
-the rate of the better copy of the same run, CUDA's or ours.
+Our ranks are threads of one process. Each captures a graph of several calls on its own arrays, in place if it can. All
+ranks launch their graphs in turn with the other contestants, in an order that rotates from round to round. A time is
+that of the slowest rank between two CUDA events, divided by the number of calls. It includes the time until the last
+rank has launched its graph, so small arrays have graphs of more calls. Figures are medians of the rounds, with the
+quartiles. The floor is the time for the bytes that must at least be read and written, in an all-reduce 2 N S (in a ring
+5 (N - 1) S), at the rate of the better copy of the same run, CUDA's or ours.
 
-The peers, if they are installed, are: the sum of torch's stacked arrays, copied to each of them; NCCL's all-reduce,
-which needs version 2.30 or later if ranks share a GPU; and torch's symmetric memory, one-shot and two-shot, whose ranks
-are processes. Processes take turns on a GPU without CUDA's MPS, which may take very long. So they come last, together
-with our ranks as processes, and for `--process-seconds` at most. With `--devices`, ranks are spread over several GPUs,
-and there is no floor. Each figure is printed, and written to `--json`, as soon as it is known.
+The peers of an all-reduce, if they are installed, are: the sum of torch's stacked arrays, copied to each of them;
+NCCL's all-reduce, which needs version 2.30 or later if ranks share a GPU; and torch's symmetric memory, one-shot and
+two-shot, whose ranks are processes. Processes take turns on a GPU without CUDA's MPS, which may take very long. So they
+come last, together with our ranks as processes, and for `--process-seconds` at most. With `--devices`, ranks are spread
+over several GPUs, and there is no floor. Each figure is printed, and written to `--json`, as soon as it is known.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 from contestants import (
+    COLLECTIVES,
     Contestant,
     Threads,
     Unavailable,
@@ -47,12 +49,20 @@ Maker = Callable[[int], Contestant]  # from a number of elements
 
 
 def measure(contestants: list[Contestant], rounds: int) -> None:
-    for contestant in contestants:  # the first run loads the kernels
-        contestant.run()
-    for number in range(rounds):
-        turn = number % len(contestants)
-        for contestant in contestants[turn:] + contestants[:turn]:
-            contestant.seconds.append(contestant.run())
+    """Runs them in turn. One that becomes unavailable has no times."""
+    left = list(contestants)
+    for number in range(rounds + 1):
+        turn = number % max(len(left), 1)
+        for contestant in left[turn:] + left[:turn]:
+            try:
+                seconds = contestant.run()
+            except Unavailable as why:
+                print(f"without {contestant.name} from now on: {why}", file=sys.stderr)
+                left.remove(contestant)
+                contestant.seconds.clear()
+                continue
+            if number > 0:  # the first run loads the kernels
+                contestant.seconds.append(seconds)
 
 
 def bandwidth(options: argparse.Namespace, stream: Stream) -> float:
@@ -70,8 +80,10 @@ def calls_of(options: argparse.Namespace, count: int) -> int:
 def of_threads(options: argparse.Namespace, ranks: Threads) -> Iterator[Maker]:
     """Yields a maker for each contestant that runs in this process."""
     for name in options.algorithms:
-        yield lambda count, name=name: ranks.contestant(name, count, calls_of(options, count))  # type: ignore[misc]
-    if "stacked" in options.peers:
+        yield lambda count, name=name: ranks.contestant(  # type: ignore[misc]
+            name, count, calls_of(options, count), options.collective
+        )
+    if "stacked" in options.peers and options.collective == "all_reduce":
         yield lambda count: stacked(options.ranks, count, calls_of(options, count))
 
 
@@ -96,15 +108,20 @@ def of_processes(options: argparse.Namespace, stack: ExitStack) -> Iterator[Make
             )  # type: ignore[misc]
 
 
-def least_bytes(algorithm: str, world: int, size: int) -> int:
+def least_bytes(collective: str, algorithm: str, world: int, size: int) -> int:
     """Returns the bytes that all ranks together must at least read and write in the GPU's memory."""
-    return 5 * (world - 1) * size if algorithm == "ring" else 2 * world * size
+    if (collective, algorithm) == ("all_reduce", "ring"):
+        return 5 * (world - 1) * size
+    arrays = {"all_reduce": 2 * world, "all_to_all": 2 * world, "broadcast": world, "gather": 2, "scatter": 2}
+    return arrays.get(collective, world + 1) * size
 
 
 def report(size: int, options: argparse.Namespace, rate: float, contestants: list[Contestant]) -> None:
     for one in contestants:
+        if len(one.seconds) < 2:
+            continue
         low, median, high = one.quartiles()
-        floor = least_bytes(one.name.split()[-1], options.ranks, size) / rate
+        floor = least_bytes(options.collective, one.name.split()[-1], options.ranks, size) / rate
         of_floor = f"{floor / median:.1%}" if options.devices == 1 else ""
         quartiles = f"{low * 1e6:,.1f} - {high * 1e6:,.1f}"
         print(f"| {size:,} | {one.name} | {median * 1e6:,.1f} | {quartiles} | {of_floor} |", flush=True)
@@ -114,7 +131,8 @@ def report(size: int, options: argparse.Namespace, rate: float, contestants: lis
             "of the floor": of_floor,
             "seconds": one.seconds,
         }
-        append(options.json, figure=f"{options.ranks} ranks, {one.name}", **figures)
+        what = "" if options.collective == "all_reduce" else f"{options.collective}, "
+        append(options.json, figure=f"{options.ranks} ranks, {what}{one.name}", **figures)
 
 
 def compare(options: argparse.Namespace, rate: float, makers: Iterable[Maker]) -> None:
@@ -141,6 +159,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument(
+        "--collectives", type=names, default=["all_reduce"], help="of: " + ", ".join(COLLECTIVES)
+    )
+    parser.add_argument(
         "--devices", type=int, default=1, help="number of GPUs that the ranks are spread over (1)"
     )
     parser.add_argument(
@@ -165,7 +186,11 @@ def parse_arguments() -> argparse.Namespace:
         "--process-seconds", type=float, default=120.0, help="for ranks that are processes (120)"
     )
     parser.add_argument("--json", type=Path, help="file that gets a line of JSON for each figure")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name in options.collectives:
+        if name not in COLLECTIVES:
+            parser.error(f"--collectives must be of {', '.join(COLLECTIVES)}, not {name!r}")
+    return options
 
 
 def main() -> int:
@@ -180,14 +205,20 @@ def main() -> int:
     begin = time.monotonic()
     ranks = Threads(options.ranks, options.devices)
     print(f"the group met in {(time.monotonic() - begin) * 1e3:,.0f} ms\n")
-    print("| bytes | | us | quartiles | of the floor |\n|--:|---|--:|--:|--:|", flush=True)
-    compare(options, rate, of_threads(options, ranks))
+    for collective in options.collectives:
+        options.collective = collective
+        print(
+            f"{collective}:\n\n| bytes | | us | quartiles | of the floor |\n|--:|---|--:|--:|--:|", flush=True
+        )
+        compare(options, rate, of_threads(options, ranks))
+        print()
     held = np.array([comm.device_memory_held for comm in ranks.comms])
+    options.collective = "all_reduce"  # what other contestants have
     try:
         compare(options, rate, of_nccl(options))
     except (Unavailable, ringreduce.Error) as why:
         print(f"without NCCL: {why}")
-    if "symmetric" in options.peers:
+    if "symmetric" in options.peers:  # and our own
         with ExitStack() as stack:
             try:
                 compare(options, rate, of_processes(options, stack))

@@ -1,4 +1,4 @@
-"""The contestants of bench/gpu/all_reduce.py: our ranks as threads and as processes, copies, torch and NCCL.
+"""The contestants of bench/gpu/collectives.py: our ranks as threads and as processes, copies, torch and NCCL.
 
 The contestants run repeatedly in turns. Each run launches a graph of several all-reduces on every rank. Its time is
 that of the slowest rank, between two CUDA events.
@@ -48,6 +48,9 @@ class Array:
         }
 
 
+Arrays = tuple[Array, Array]
+
+
 @dataclass
 class Contestant:
     name: str
@@ -60,15 +63,43 @@ class Contestant:
         return low, median, high
 
 
-def graph_of(comm: Any, array: Array, stream: Stream, algorithm: str, calls: int) -> Graph:
-    """Captures a graph of in-place all-reduces of one rank."""
+COLLECTIVES: dict[
+    str, Callable[..., object]
+] = {  # of a whole array, and one of a rank's block or, exchanged, whole
+    "all_reduce": lambda comm, x, _, **how: comm.all_reduce(x, **how),
+    "reduce_scatter": lambda comm, x, block, **how: comm.reduce_scatter(x, out=block, **how),
+    "all_gather": lambda comm, x, block, **how: comm.all_gather(block, out=x, **how),
+    "broadcast": lambda comm, x, _, **how: comm.broadcast(x, 0, **how),
+    "reduce": lambda comm, x, _, **how: comm.reduce(x, 0, **how),
+    "gather": lambda comm, x, block, **how: comm.gather(block, 0, out=None if comm.rank else x, **how),
+    "scatter": lambda comm, x, block, **how: comm.scatter(None if comm.rank else x, 0, out=block, **how),
+    "all_to_all": lambda comm, x, other, **how: comm.all_to_all(x, out=other, **how),
+}
+
+
+def graph_of(
+    comm: Any, arrays: Arrays, stream: Stream, algorithm: str, calls: int, collective: str = "all_reduce"
+) -> Graph:
+    """Captures a graph of one rank's calls."""
     handle = stream.handle.value or 0
-    comm.all_reduce(array, algorithm=algorithm, stream=handle)  # allocates before the capture
+
+    def call() -> None:
+        COLLECTIVES[collective](comm, *arrays, algorithm=algorithm, stream=handle)
+
+    call()  # allocates before the capture
     cuda_library.synchronize(stream)
     with captured(stream) as graph:
         for _ in range(calls):
-            comm.all_reduce(array, algorithm=algorithm, stream=handle)
+            call()
     return graph
+
+
+def arrays_of(comm: Any, count: int, collective: str = "all_reduce") -> Arrays:
+    """Returns the whole array, of a multiple of the ranks, and the other one."""
+    block = max(count // comm.size, 1)
+    in_place = collective in ("all_reduce", "broadcast", "reduce")
+    other = 1 if in_place else block * comm.size if collective == "all_to_all" else block
+    return Array(block * comm.size), Array(other)
 
 
 def seconds_on(stream: Stream, start: Callable[[], None]) -> float:
@@ -118,13 +149,16 @@ class Threads:
             raise problems[0]
         return results
 
-    def contestant(self, algorithm: str, count: int, calls: int) -> Contestant:
-        arrays: dict[int, Array] = {}
+    def contestant(
+        self, algorithm: str, count: int, calls: int, collective: str = "all_reduce"
+    ) -> Contestant:
+        arrays: dict[int, Arrays] = {}
         graphs: dict[int, Graph] = {}
 
         def capture(rank: int) -> float:
-            arrays[rank] = Array(count)
-            graphs[rank] = graph_of(self.comms[rank], arrays[rank], self.streams[rank], algorithm, calls)
+            comm, stream = self.comms[rank], self.streams[rank]
+            arrays[rank] = arrays_of(comm, count, collective)
+            graphs[rank] = graph_of(comm, arrays[rank], stream, algorithm, calls, collective)
             return 0.0
 
         def replay(rank: int) -> float:
@@ -134,8 +168,9 @@ class Threads:
         def close() -> None:
             for graph in graphs.values():
                 graph.close()
-            for array in arrays.values():
-                array.memory.close()
+            for both in arrays.values():
+                for array in both:
+                    array.memory.close()
 
         self.each(capture)
         return Contestant(f"ringreduce {algorithm}", lambda: max(self.each(replay)) / calls, close)

@@ -1,4 +1,4 @@
-"""One rank of bench/gpu/all_reduce.py in its own process, which takes orders as lines of JSON.
+"""One rank of bench/gpu/collectives.py in its own process, which takes orders as lines of JSON.
 
     python3 bench/gpu/process.py ringreduce|symmetric RANK WORLD DEVICE PLACE
 
@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # use the package that is built in this checkout
 
-from contestants import BLOCKS, LIMIT, Array, graph_of, seconds_on
+from contestants import BLOCKS, LIMIT, arrays_of, graph_of, seconds_on
 
 import ringreduce
 from ringreduce.build import cuda_library
@@ -32,14 +32,14 @@ class Ours:
         self.stream = cuda_library.Stream()
 
     def prepare(self, kind: str, count: int, calls: int) -> Run:
-        array = Array(count)
-        graph = graph_of(self.comm, array, self.stream, kind, calls)
+        arrays = arrays_of(self.comm, count)
+        graph = graph_of(self.comm, arrays, self.stream, kind, calls)
 
         def run() -> float:
             self.comm.barrier()
             return seconds_on(self.stream, lambda: graph.launch(self.stream))
 
-        run.keep = array  # type: ignore[attr-defined]
+        run.keep = arrays  # type: ignore[attr-defined]
         return run
 
 

@@ -95,10 +95,10 @@ class Table:
             return tests(name, "tests/frameworks/torch/emulated_cuda/suite.py", limit, emulated, "fronts")
         return tests(name, "tests/frameworks/torch/test_cuda.py", limit, on_card, "fronts")
 
-    def all_reduce(self, name: str, limit: float, options: str, small: str = "") -> Step:
+    def all_reduce(self, name: str, limit: float, options: str, small: str = "", before: str = "") -> Step:
         if self.emulated:
             options = f"{options} --sizes 4K --copy 64K --calls 2 --rounds 2 {small}"
-        return script(name, f"bench/gpu/all_reduce.py --json {{results}} {options}", limit)
+        return script(name, f"{before}bench/gpu/collectives.py --json {{results}} {options}", limit)
 
     def reduce(self, name: str, limit: float, options: str, before: str = "") -> Step:
         small = "--bytes 64K --sources 2,3 --dtypes float32 --wires int8 --rounds 2" if self.emulated else ""
@@ -214,18 +214,27 @@ class Table:
     # --- visit 3: what is published ------------------------------------------------------------------------
 
     def call_3(self) -> list[Step]:
-        seconds = 3 if self.emulated else 90
+        seconds = 3 if self.emulated else 60
+        others = "--peers stacked --collectives broadcast,reduce,reduce_scatter,all_gather,all_to_all,gather,scatter"
+        mps = "bench/gpu/mps.py {python} "
+        processes = (
+            "--ranks 2 --sizes 8K,64K,1M,16M,64M --algorithms auto --peers symmetric --process-seconds 40"
+        )
         return [
             *self.call_1a(),
-            self.reduce("reduce kernels", 40, "--bytes 1G"),
             *(self.full_table(ranks) for ranks in (4, 2, 8)),
+            self.all_reduce(
+                "other collectives", 40, f"{others} --sizes 8K,1M,64M", "--algorithms auto,direct"
+            ),
+            self.all_reduce("all-reduce, 2 processes under MPS", 40, processes, before=mps),
             self.torch("torch, training", 60, "training or ddp", "every_collective and 3"),
             script("random calls", f"-m tests.gpu.random_calls --seconds {seconds}", seconds + 30),
+            self.reduce("reduce kernels", 40, "--bytes 1G"),
             self.gpu("combine", 60, "float32-sum and every_count", under="racecheck"),
         ]
 
     def full_table(self, ranks: int) -> Step:
-        options = f"--ranks {ranks} --process-seconds 30"
+        options = f"--ranks {ranks} --peers stacked"
         return self.all_reduce(f"all-reduce, {ranks} ranks", 60, options, "--algorithms auto")
 
     def tests_and_memory(self) -> list[Step]:

@@ -54,7 +54,7 @@ def names_and_times(table):
 
 def test_all_reduce(run, tmp_path):
     figures = tmp_path / "figures.jsonl"
-    table = run("gpu/all_reduce.py", *SMALL, f"--json={figures}")
+    table = run("gpu/collectives.py", *SMALL, f"--json={figures}")
     ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
     assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
     lines = [json.loads(line)["figure"] for line in figures.read_text().splitlines()]
@@ -64,14 +64,14 @@ def test_all_reduce(run, tmp_path):
 @pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
 def test_figures_are_kept_where_processes_do_not_answer():
     """Processes come last, and have a time limit of their own."""
-    table = run_emulated("gpu/all_reduce.py", *SMALL, "--process-seconds=0")
+    table = run_emulated("gpu/collectives.py", *SMALL, "--process-seconds=0")
     names = names_and_times(table)
     assert "ringreduce ring" in names and not [name for name in names if "processes" in name]
 
 
 @pytest.mark.skipif(not EMULATED_NCCL.exists(), reason="not built: make emulated")
 def test_all_reduce_over_several_gpus_and_nccl():
-    table = run_emulated("gpu/all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
+    table = run_emulated("gpu/collectives.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
     assert names_and_times(table) == ["ringreduce auto", "ringreduce ring", "ringreduce nccl"]
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
@@ -96,10 +96,10 @@ def test_a_size_that_no_contestant_can_take_ends_the_table():
     program = """
 import argparse, sys
 sys.path.insert(0, "bench/gpu")
-import all_reduce
+import collectives
 def gone(count):
-    raise all_reduce.Unavailable("its time is up")
-all_reduce.compare(argparse.Namespace(sizes=[4, 8], rounds=2), 1.0, [gone])
+    raise collectives.Unavailable("its time is up")
+collectives.compare(argparse.Namespace(sizes=[4, 8], rounds=2), 1.0, [gone])
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
