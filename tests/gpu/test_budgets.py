@@ -86,7 +86,7 @@ def all_at_once(groups):
     together(calls, range(len(GPUS)))
 
 
-@pytest.mark.parametrize(("number", "how"), [(18, {"device": GPUS}), (32, {}), (64, {"max_blocks": 1})])
+@pytest.mark.parametrize(("number", "how"), [(18, {"device": GPUS}), (29, {}), (64, {"max_blocks": 1})])
 def test_many_groups(number, how):
     """With messages, which take blocks as long as half of the GPU's are free, and without."""
     groups = made(number, **how)
@@ -96,7 +96,7 @@ def test_many_groups(number, how):
 
 def test_beyond_them_an_error_says_what_to_do(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", "/nowhere")
-    groups, [beyond] = made(32), new_groups(1)
+    groups, [beyond] = made(29), new_groups(1)
     said = (
         "a GPU that 1 rank uses runs 64 thread blocks at the same time, and other groups have claimed 64 of .*: "
         r"close groups, lower their max_blocks, .* RINGREDUCE_GPU_TRANSPORT=nccl \(rank 0: NCCL cannot be loaded"
@@ -117,7 +117,7 @@ def test_beyond_them_an_error_says_what_to_do(monkeypatch):
 def test_beyond_them_nccl_serves_ranks_with_gpus_of_their_own(monkeypatch, nccl):
     monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", str(EMULATED_NCCL))
     before = nccl.ringreduce_emulated_nccl_alive()
-    groups = made(34)
+    groups = made(31)
     assert nccl.ringreduce_emulated_nccl_alive() == before + 2 * len(GPUS)
     all_at_once(groups)
     close(groups)
@@ -126,9 +126,9 @@ def test_beyond_them_nccl_serves_ranks_with_gpus_of_their_own(monkeypatch, nccl)
 # --- max_blocks and priority -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "blocks"), [(None, 2), (1, 1), (5, 5), (64, 64)])
+@pytest.mark.parametrize(("given", "blocks"), [(None, 4), (1, 1), (5, 5), (64, 64)])
 def test_collectives_take_as_many_blocks_as_they_may(given, blocks):
-    """A 32nd of the GPU's by default."""
+    """A sixteenth of what is left by default."""
     [group] = new_groups(1, max_blocks=given)
     assert blocks_of(group) == [blocks] * 2
     close([group])

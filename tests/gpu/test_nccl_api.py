@@ -231,7 +231,7 @@ def _blocks_of_a_call(rank):
 @emulated_only
 @pytest.mark.parametrize(
     ("config", "blocks"),
-    [({}, 2), ({"minCTAs": 6}, 6), ({"maxCTAs": 1}, 1), ({"minCTAs": 3, "maxCTAs": 32}, 3)],
+    [({}, 4), ({"minCTAs": 6}, 6), ({"maxCTAs": 1}, 1), ({"minCTAs": 3, "maxCTAs": 32}, 4)],
 )
 def test_configurations_bound_the_thread_blocks(config, blocks):
     both = ranks(2, **config)

@@ -56,6 +56,8 @@ class DeviceBoxes {
   struct Gpu;
   using Claimed = std::pair<int, int>;  // a device, and the thread blocks that may run there
   struct Room;
+  // Thread blocks for each of so many ranks that share a GPU.
+  static int part_of(const Gpu& gpu, int ranks);
   Gpu introduce(bool messages, const GpuOptions& options);
   void share_blocks(const std::vector<Gpu>& gpus);
   std::shared_ptr<DeviceMemory> take(void* stream) const;
