@@ -86,9 +86,60 @@ def collectives(comm):
 
     for call in (scatter, gather):  # peers reach no other array than the whole
         assert is_direct(comm, call)
+    for root in range(comm.size):
+        of_a_root(comm, root, each, whole, other)
+    for count in (3, COUNT):
+        exchanges(comm, count)
     with comm.split(0) as again:  # maps the same memory once more
         call_until_direct(again, reducing(again, x, seed=3))
     assert is_direct(comm, reducing(comm, x, seed=4))
+
+
+def of_a_root(comm, root, each, whole, other):
+    """The root's whole array is what its peers reach, and in a broadcast that of all ranks."""
+    on_root, own = comm.rank == root, slice(comm.rank * COUNT, (comm.rank + 1) * COUNT)
+
+    def broadcast():
+        whole.put(integers(comm.rank, COUNT * comm.size))
+        comm.broadcast(whole, root)
+        assert (whole.get(comm) == integers(root, COUNT * comm.size)).all()
+
+    def reduce():
+        whole.put(integers(comm.rank, COUNT * comm.size))
+        comm.reduce(whole, root)
+        if on_root:
+            given = [integers(rank, COUNT * comm.size) for rank in range(comm.size)]
+            assert (whole.get(comm) == sum(given)).all()
+
+    def gather():
+        other.put(integers(comm.rank))
+        comm.gather(other, root, out=whole if on_root else None)
+        if on_root:
+            assert (whole.get(comm) == np.concatenate([integers(r) for r in range(comm.size)])).all()
+
+    def scatter():
+        whole.put(integers(comm.rank, COUNT * comm.size))
+        comm.scatter(whole if on_root else None, root, out=other)
+        assert (other.get(comm) == integers(root, COUNT * comm.size)[own]).all()
+
+    for call in (broadcast, reduce, gather, scatter):
+        assert is_direct(comm, call), call.__name__
+
+
+def exchanges(comm, count):
+    """Peers reach the input. In place, a rank would overwrite what others have not read yet."""
+    x, out = array(count * comm.size), array(count * comm.size)
+    given = [integers(rank, count * comm.size) for rank in range(comm.size)]
+    wanted = np.concatenate([each[comm.rank * count :][:count] for each in given])
+
+    def call(to):
+        x.put(given[comm.rank])
+        comm.all_to_all(x, out=to)
+        assert (to.get(comm) == wanted).all()
+
+    call_until_direct(comm, lambda: call(out))
+    assert not is_direct(comm, lambda: call(x if comm.rank == 0 else out))
+    assert not is_direct(comm, lambda: call(x))
 
 
 def reallocated(comm):

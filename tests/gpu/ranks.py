@@ -108,7 +108,8 @@ class Report(ctypes.Structure):
 class Share(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_uint64) for name in ("source", "target", "bytes")],
-        *[(name, ctypes.c_bool) for name in ("from_all", "to_all")],
+        *[(f"{way}_{end}", ctypes.c_int32) for way in ("from", "to") for end in ("begin", "end")],
+        *[(name, ctypes.c_bool) for name in ("from_others", "to_others", "copies", "exchanges")],
     ]
 
 
@@ -166,6 +167,12 @@ class Part:
     bytes: int | None = None
     from_all: bool = True
     to_all: bool = True
+
+    def share(self, rank, world, size):
+        ranges = [(0, world) if all else (rank, rank + 1) for all in (self.from_all, self.to_all)]
+        return Share(
+            self.source, self.target, size, *ranges[0], *ranges[1], self.from_all, self.to_all, False, False
+        )
 
 
 class Rank:
@@ -233,7 +240,7 @@ class Ranks:
             contract=contracts[rank] if contracts else contract, input=given.address, output=result.address,
             inputs=(ctypes.c_uint64 * MOST_RANKS)(*[given.address] * self.world),
             outputs=(ctypes.c_uint64 * MOST_RANKS)(*[result.address] * self.world),
-            share=Share(part.source, part.target, size, part.from_all, part.to_all),
+            share=part.share(rank, self.world, size),
             last=scale, own=Scale(1, 1), boxes=self.boxes, report=self.ranks[rank].report,
             memories=(ctypes.c_void_p * MOST_RANKS)(*[one.memory.address for one in self.ranks]),
         )  # fmt: skip

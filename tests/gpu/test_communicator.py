@@ -115,6 +115,21 @@ def test_every_collective(world):
     on_gpu(_every_collective, world)
 
 
+def _exchange_in_place(comm):
+    """Also beside a rank that does not."""
+    for count in (3, 5000):
+        given = [integers(rank, count * comm.size) for rank in range(comm.size)]
+        wanted = np.concatenate([each[comm.rank * count :][:count] for each in given])
+        for in_place in (comm.rank == 0, True):
+            x = GpuArray(given[comm.rank])
+            out = x if in_place else GpuArray(np.zeros(count * comm.size, "float32"))
+            assert (comm.all_to_all(x, out=out).get(comm) == wanted).all()
+
+
+def test_all_to_all_in_place():
+    on_gpu(_exchange_in_place, 3)
+
+
 def test_more_blocks_than_have_arenas(monkeypatch):
     """Direct kernels have more than others."""
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "256")

@@ -71,7 +71,7 @@ def _one_after_the_other(comm, has_launched):
     x = GpuArray(np.full(100, comm.rank, "float32"))
     if comm.rank == 1:
         assert has_launched.wait(20)
-    comm.broadcast(x)
+    comm.broadcast(x, algorithm="direct")
     has_launched.set()
     assert (x.get(comm) == 0).all()
 

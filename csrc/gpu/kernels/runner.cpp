@@ -19,9 +19,17 @@ constexpr std::size_t shortest_slice = 4 * KiB;
 // block.
 constexpr std::size_t longest_slice_kept = 16 * KiB;
 
+// In place, a prefix of the ranks' values would be written where other ranks still read.
 bool is_direct(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::all_gather;
+  return collective != Collective::scan && collective != Collective::exscan &&
+         collective != Collective::barrier;
+}
+
+bool overlap(const Call& call, int world, int rank) {
+  const auto input = reinterpret_cast<std::uintptr_t>(call.input);
+  const auto output = reinterpret_cast<std::uintptr_t>(call.output);
+  return input < output + bytes_of_output(call, world, rank) &&
+         output < input + bytes_of_input(call, world, rank);
 }
 
 }  // namespace
@@ -106,10 +114,8 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
       call.count * size_of(call.dtype) <= one_shot_up_to()) {
     return Duty::one_shot;
   }
-  // Between processes only if it is worth it, and with the program as a fallback in the kernel.
-  const bool reaches =
-      boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to());
-  return is_direct(call.collective) && reaches ? Duty::direct : Duty::interpret;
+  // Between processes, with the program as a fallback in the kernel.
+  return is_direct(call.collective) && (boxes_->one_process() || buffers_) ? Duty::direct : Duty::interpret;
 }
 
 // Enough slices for all blocks, unless that makes them too short. The same on all ranks.
@@ -128,7 +134,8 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
   boxes_->claim(launch.stream);
   Call here = call;
   duty_ = duty_for(call, planner.is_forced(call.collective));
-  if (duty_ != Duty::interpret) {
+  // The fallback combines in the same order, and copies as the tables say.
+  if (duty_ != Duty::interpret && (boxes_->one_process() || reduces(call.collective))) {
     const bool two_shot = call.collective == Collective::all_reduce;
     const char* name = duty_ == Duty::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
     here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
@@ -136,7 +143,8 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
   const Plan& plan = planner.plan(here, target_);
   place_ = {};
-  if (duty_ == Duty::interpret || (duty_ == Duty::direct && buffers_)) {
+  const bool may_fall_back = duty_ == Duty::direct && (buffers_ || call.collective == Collective::all_to_all);
+  if (duty_ == Duty::interpret || may_fall_back) {
     place_ = programs_.find(call, plan, boxes_->layout(), launch);
   }
   return plan;
@@ -144,17 +152,40 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
 
 // --- launching -------------------------------------------------------------------------------------------
 
-// In packs, so that shares begin at accesses of 16 bytes.
 device::Share KernelRunner::share_of(const Call& call) const {
   const std::uint64_t bytes = call.count * size_of(call.dtype);
   const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
-  if (call.collective == Collective::reduce_scatter) return {rank * bytes, rank * bytes, bytes, true, false};
-  if (call.collective == Collective::all_gather) return {rank * bytes, rank * bytes, bytes, false, true};
+  const device::RankRange all{0, world_}, own{rank_, rank_ + 1}, root{call.root, call.root + 1};
+  const std::uint64_t at = rank * bytes;
+  switch (call.collective) {
+    case Collective::reduce_scatter:
+      return {at, at, bytes, all, own, true, false, false, false};
+    case Collective::all_gather:
+      return {at, at, bytes, own, all, false, true, true, false};
+    case Collective::gather:
+      return {at, at, bytes, own, root, false, true, true, false};
+    case Collective::scatter:
+      return {at, at, bytes, root, own, true, false, true, false};
+    case Collective::all_to_all:
+      return {at, 0, bytes, all, own, true, false, true, true};
+    default:
+      break;
+  }
+  // In packs, so that shares begin at accesses of 16 bytes.
   constexpr std::uint64_t pack = 16;
   const std::uint64_t packs = (bytes + pack - 1) / pack;
   const std::uint64_t begin = std::min(packs * rank / world * pack, bytes);
   const std::uint64_t end = std::min(packs * (rank + 1) / world * pack, bytes);
-  return {begin, begin, end - begin, true, true};
+  const bool broadcasts = call.collective == Collective::broadcast;
+  return {begin,
+          begin,
+          end - begin,
+          broadcasts ? root : all,
+          call.collective == Collective::reduce ? root : all,
+          true,
+          true,
+          broadcasts,
+          false};
 }
 
 device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
@@ -188,25 +219,31 @@ void KernelRunner::admit_peers(const Call& call) const {
   const std::vector<int>& devices = boxes_->devices_of_peers();
   if (devices.empty()) return;
   const auto admit = [&](const void* memory, std::size_t bytes) {
+    if (!memory || bytes == 0) return;  // the root's only
     CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
   };
   admit(call.input, bytes_of_input(call, world_, rank_));
   if (call.output != call.input) admit(call.output, bytes_of_output(call, world_, rank_));
 }
 
-// Where all ranks reach the arrays that others read or write; 0 if some rank does not.
+// Where all ranks reach the arrays that others read or write; 0 if some rank does not, or must not.
 void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
-  const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
+  const device::Share& share = errand.share;
+  const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_others,
                          Buffers::Places& places) {
-    if (for_all && buffers_) {
+    if (for_others && buffers_) {
       buffers_->find(memory, bytes, captured, places);
     } else {
       std::fill_n(places, world_, reinterpret_cast<std::uintptr_t>(base));
     }
   };
-  place(call.input, errand.input, bytes_of_input(call, world_, rank_), errand.share.from_all, errand.inputs);
-  place(call.output, errand.output, bytes_of_output(call, world_, rank_), errand.share.to_all,
-        errand.outputs);
+  // What a rank exchanges in place, it would overwrite before others have read it.
+  if (!share.exchanges || !overlap(call, world_, rank_)) {
+    place(call.input, errand.input, bytes_of_input(call, world_, rank_),
+          share.from_others && share.from.contains(rank_), errand.inputs);
+  }
+  place(call.output, errand.output, bytes_of_output(call, world_, rank_),
+        share.to_others && share.to.contains(rank_), errand.outputs);
 }
 
 void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
@@ -218,7 +255,8 @@ void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& laun
     if (buffers_) held = buffers_->hold();
     place_arrays(call, launch.captured, errand);
   } else if (duty_ == Duty::one_shot) {
-    errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
+    errand.share = {0,     0,    call.count * size_of(call.dtype), {0, world_}, {0, world_}, true, true,
+                    false, false};
   }
   CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
   if (!launch.captured) record_last(event_.get(), launch.stream);

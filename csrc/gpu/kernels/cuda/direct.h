@@ -1,7 +1,7 @@
-// For ranks that can access each other's memory: each combines its share of all inputs and writes it to all
-// outputs. An all-reduce moves 2 N S bytes in all, the minimum. Blocks with the same number on different
-// ranks work together. They meet before, when the inputs are ready, and after, when no rank reads or writes
-// their memory any more.
+// For ranks that can access each other's memory: each combines or copies its share of the inputs, and writes
+// it to the outputs. An all-reduce moves 2 N S bytes in all, the minimum. Blocks with the same number on
+// different ranks work together. They meet before, when the inputs are ready, and after, when no rank reads
+// or writes their memory any more.
 #pragma once
 
 #include "gpu/kernels/cuda/rank_block.h"
@@ -15,6 +15,7 @@ struct DirectShared {
   std::uint64_t meetings;  // before this call
   std::uint64_t begin;     // of this block's part: bytes
   bool reaches_all;
+  const char* exchanged[most_ranks];  // from each rank
 };
 
 class Direct : RankBlock {
@@ -30,9 +31,7 @@ class Direct : RankBlock {
     if (!meet(true)) return true;
     const bool reaches_all = shared_.reaches_all;
     block_.alone([&] { tell_begun(); });
-    if (reaches_all) {
-      block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
-    }
+    if (reaches_all) errand_.share.exchanges ? exchange_all() : move();
     if (!meet(false)) return true;
     if (reaches_all) block_.leader([&] { return end_direct_call(); });
     return reaches_all;
@@ -47,6 +46,26 @@ class Direct : RankBlock {
     shared_.meetings = meetings;
     shared_.reaches_all = true;
     return true;
+  }
+
+  RINGREDUCE_DEVICE void move() {
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      (errand_.share.copies ? pass_bytes : pass_.run)(shared_.spans, thread, threads);
+    });
+  }
+
+  // Ranks begin with different peers.
+  RINGREDUCE_DEVICE void exchange_all() {
+    for (int i = 0; i < errand_.boxes.world; ++i) {
+      const int peer = (errand_.rank + i) % errand_.boxes.world;
+      block_.leader([&] {
+        shared_.spans.sources[0] = shared_.exchanged[peer];
+        shared_.spans.destinations[0] =
+            errand_.output + errand_.share.bytes * static_cast<std::uint64_t>(peer) + shared_.begin;
+        return true;
+      });
+      move();
+    }
   }
 
   RINGREDUCE_DEVICE bool end_direct_call() {
@@ -135,28 +154,29 @@ class Direct : RankBlock {
     };
     shared_.begin = cut(block_.index());
     Spans& spans = shared_.spans;
-    spans.source_count = share.from_all ? errand_.boxes.world : 1;
-    spans.destination_count = share.to_all ? errand_.boxes.world : 1;
+    spans.source_count = share.exchanges ? 1 : share.from.end - share.from.begin;
+    spans.destination_count = share.exchanges ? 1 : share.to.end - share.to.begin;
     spans.scale = errand_.last;
     spans.count = (cut(block_.index() + 1) - shared_.begin) / pass_.element_bytes;
   }
 
   RINGREDUCE_DEVICE void add_spans_of(int peer) {
     const Share& share = errand_.share;
-    const bool own = peer == errand_.rank;
-    if (own || share.from_all) {
-      const auto* const input = reinterpret_cast<const char*>(reached(box_.input_of(peer)));
-      shared_.spans.sources[share.from_all ? peer : 0] = input + share.source + shared_.begin;
+    if (share.from.contains(peer)) {
+      const auto* const input =
+          reinterpret_cast<const char*>(reached(box_.input_of(peer), share.from_others));
+      (share.exchanges ? shared_.exchanged[peer] : shared_.spans.sources[peer - share.from.begin]) =
+          input + share.source + shared_.begin;
     }
-    if (own || share.to_all) {
-      auto* const output = reinterpret_cast<char*>(reached(box_.output_of(peer)));
-      shared_.spans.destinations[share.to_all ? peer : 0] = output + share.target + shared_.begin;
+    if (share.to.contains(peer)) {
+      auto* const output = reinterpret_cast<char*>(reached(box_.output_of(peer), share.to_others));
+      shared_.spans.destinations[peer - share.to.begin] = output + share.target + shared_.begin;
     }
   }
 
-  RINGREDUCE_DEVICE std::uint64_t reached(const std::uint64_t* word) {
+  RINGREDUCE_DEVICE std::uint64_t reached(const std::uint64_t* word, bool of_others) {
     const std::uint64_t place = load_relaxed(word);
-    if (errand_.program && place == 0) shared_.reaches_all = false;
+    if (of_others && errand_.program && place == 0) shared_.reaches_all = false;
     return place;
   }
 

@@ -106,11 +106,20 @@ struct Messages {
 };
 static_assert(sizeof(Messages) <= 4096);  // what a kernel's parameter may have
 
-// The part that a rank combines: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
-// one-shot call combines everything, and uses only the number of bytes.
+struct RankRange {
+  std::int32_t begin, end;
+
+  constexpr bool contains(int rank) const { return begin <= rank && rank < end; }
+};
+
+// The part that a rank combines or copies: bytes from `source` of some ranks' inputs, to `target` of some
+// ranks' outputs. A one-shot call combines everything, and uses only the number of bytes.
 struct Share {
   std::uint64_t source, target, bytes;
-  bool from_all, to_all;  // all ranks; otherwise its own only
+  RankRange from, to;
+  bool from_others, to_others;  // not from each rank's own input, or not to its own output
+  bool copies;                  // and combines nothing
+  bool exchanges;               // one part after the other, from each rank to another place of the output
 };
 
 // The kernel's algorithm: see interpreter.h, one_shot.h, direct.h.

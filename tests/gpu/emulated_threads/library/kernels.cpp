@@ -139,10 +139,14 @@ void check_errand(const Parameter& errand, int device) {
 // What is read and written beside what peers reach.
 void check_share(const Errand& errand, int device, std::uint64_t source, std::uint64_t target) {
   if (errand.share.bytes == 0) return;
-  check_reach(errand.input + source, device, "the input");
-  check_reach(errand.input + source + errand.share.bytes - 1, device, "the input's end");
-  check_reach(errand.output + target, device, "the output");
-  check_reach(errand.output + target + errand.share.bytes - 1, device, "the output's end");
+  if (errand.share.from.contains(errand.rank)) {
+    check_reach(errand.input + source, device, "the input");
+    check_reach(errand.input + source + errand.share.bytes - 1, device, "the input's end");
+  }
+  if (errand.share.to.contains(errand.rank)) {
+    check_reach(errand.output + target, device, "the output");
+    check_reach(errand.output + target + errand.share.bytes - 1, device, "the output's end");
+  }
 }
 
 void launch(Run run, const Errand& errand, void* handle) {
