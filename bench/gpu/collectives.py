@@ -74,7 +74,7 @@ def bandwidth(options: argparse.Namespace, stream: Stream) -> float:
 
 def calls_of(options: argparse.Namespace, count: int) -> int:
     """Returns the number of calls in a graph, for arrays of so many elements."""
-    return options.calls or (100 if 4 * count <= 16 << 20 else 30)
+    return options.calls or min(max((1600 << 20) // (4 * count), 10), 100)
 
 
 def of_threads(options: argparse.Namespace, ranks: Threads) -> Iterator[Maker]:
@@ -180,7 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--copy", type=byte_count, default=256 << 20, help="bytes of the copy that determines the floor"
     )
-    parser.add_argument("--calls", type=int, help="calls in each graph (100 up to 16 MiB, 30 above)")
+    parser.add_argument("--calls", type=int, help="calls in each graph (100 up to 16 MiB, fewer above)")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument(
         "--process-seconds", type=float, default=120.0, help="for ranks that are processes (120)"

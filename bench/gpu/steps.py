@@ -215,7 +215,8 @@ class Table:
 
     def call_3(self) -> list[Step]:
         seconds = 3 if self.emulated else 60
-        others = "--peers stacked --collectives broadcast,reduce,reduce_scatter,all_gather,all_to_all,gather,scatter"
+        others = "--collectives broadcast,reduce,reduce_scatter,all_gather,all_to_all,gather,scatter"
+        others += " --peers stacked --algorithms auto,direct"
         mps = "bench/gpu/mps.py {python} "
         processes = (
             "--ranks 2 --sizes 8K,64K,1M,16M,64M --algorithms auto --peers symmetric --process-seconds 40"
@@ -223,9 +224,7 @@ class Table:
         return [
             *self.call_1a(),
             *(self.full_table(ranks) for ranks in (4, 2, 8)),
-            self.all_reduce(
-                "other collectives", 40, f"{others} --sizes 8K,1M,64M", "--algorithms auto,direct"
-            ),
+            self.all_reduce("other collectives", 40, f"{others} --sizes 8K,1M,64M"),
             self.all_reduce("all-reduce, 2 processes under MPS", 40, processes, before=mps),
             self.torch("torch, training", 60, "training or ddp", "every_collective and 3"),
             script("random calls", f"-m tests.gpu.random_calls --seconds {seconds}", seconds + 30),
