@@ -62,6 +62,19 @@ class Recipe:
     doubt: str = ""
 
 
+def existing(recipe: Recipe) -> Path | None:
+    """Returns the file that a recipe has made, or None."""
+    at = _place(recipe)
+    for folder in (_chosen_folder(), _temporary_folder()):
+        if (folder / at).exists() and (folder == _chosen_folder() or _is_mine(folder)):
+            return folder / at
+    return None
+
+
+def _place(recipe: Recipe) -> Path:
+    return Path(f"{recipe.folder}-{key(recipe)}") / recipe.name
+
+
 def built(recipe: Recipe) -> Path:
     """Returns the file that a recipe makes. Builds it if it does not exist.
 
@@ -69,11 +82,9 @@ def built(recipe: Recipe) -> Path:
         RuntimeError: there is no compiler, or it failed.
         TimeoutError: another process has been building for half an hour.
     """
-    at = Path(f"{recipe.folder}-{key(recipe)}") / recipe.name
-    for folder in (_chosen_folder(), _temporary_folder()):
-        if (folder / at).exists() and (folder == _chosen_folder() or _is_mine(folder)):
-            return folder / at
-    made = _writable_folder(recipe) / at
+    if found := existing(recipe):
+        return found
+    made = _writable_folder(recipe) / _place(recipe)
     made.parent.mkdir(exist_ok=True)
     with _locked(made.parent / "lock", recipe):
         if not made.exists():  # another rank may have built it by now

@@ -91,6 +91,23 @@ def _load_file() -> ModuleType:
     return module
 
 
+def let_tensors_move(ranks: int) -> None:
+    """Lets tensors of a job of several ranks move to shared memory, unless the environment says otherwise.
+
+    Builds nothing: a program that does not use torch.distributed can do without it.
+    """
+    from ringreduce.frameworks.torch import build, target
+
+    if os.environ.get("RINGREDUCE_TORCH_MEMORY") == "ordinary" or ranks == 1:
+        return
+    try:
+        target.check()
+    except RuntimeError:  # too old a torch
+        return
+    if _module is not None or build.existing():
+        _load().allocate_tensors()
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of a process group: ``init_process_group("ringreduce", pg_options=ringreduce.backend.Options(...))``.
@@ -119,8 +136,7 @@ def _create(options: Any, given: Any) -> Any:
 
     environment.check(os.environ, alone=options.group_size == 1)
     module = _load()
-    if os.environ.get("RINGREDUCE_TORCH_MEMORY") != "ordinary" and options.group_size > 1:
-        module.allocate_tensors()
+    let_tensors_move(options.group_size)
     _engine.check_gpu_options(chosen.max_blocks, None)
     _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
     log.begin(options.group_rank)

@@ -24,8 +24,13 @@ def module() -> Path:
         TimeoutError: another process has been building for half an hour.
     """
     target.check()
+    return existing() or building.built(recipe())
+
+
+def existing() -> Path | None:
+    """Returns the compiled module's file for the installed torch, if it has been built."""
     built_along = target.PACKAGE / target.name()
-    return built_along if built_along.exists() else building.built(recipe())
+    return built_along if built_along.exists() else building.existing(recipe())
 
 
 def recipe() -> Recipe:

@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import ringreduce  # noqa: E402
 import ringreduce.horovod.torch as hvd  # noqa: E402
 from tests.conftest import slowly  # noqa: E402
 from tests.frameworks.horovod.ranks import on_ranks, values  # noqa: E402
+from tests.frameworks.torch.groups import is_shared  # noqa: E402
 
 COMBINE = {
     hvd.Sum: np.add,
@@ -31,6 +33,25 @@ def expected(op, count, ranks, dtype=torch.float32):
         total = functools.reduce(np.add, given)
         return total / ranks if dtype.is_floating_point else total // ranks
     return functools.reduce(COMBINE[op], given)
+
+
+def where_tensors_lie(comm, memory):
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", memory)
+    hvd.init(comm)
+    large, part = torch.ones(1 << 18), torch.ones(1 << 18)
+    for _ in range(3):
+        hvd.allreduce_(large, op=hvd.Max)
+        hvd.allreduce_(part[1:], op=hvd.Max)
+    assert (large == 1).all()
+    hvd.shutdown()
+    return is_shared(large), is_shared(part)
+
+
+@pytest.mark.parametrize("memory", ["moving", "ordinary"])
+def test_tensors_that_are_communicated_repeatedly_move(memory):
+    pytest.importorskip("ringreduce.frameworks.torch.build").existing() or pytest.skip("not built")
+    assert ringreduce.run(where_tensors_lie, 2, memory) == [(memory == "moving", False)] * 2
 
 
 def reductions(op, dtype):

@@ -60,3 +60,13 @@ def _rank(
         return function(*args)
     finally:
         dist.destroy_process_group()
+
+
+def is_shared(tensor):
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            places, *_, name = line.split(maxsplit=5)
+            start, end = (int(place, 16) for place in places.split("-"))
+            if start <= tensor.data_ptr() < end:
+                return "memfd:ringreduce" in name
+    return False

@@ -12,19 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from .groups import on_process_group  # noqa: E402
+from .groups import is_shared, on_process_group  # noqa: E402
 
 K, M = 1 << 10, 1 << 20
-
-
-def is_shared(tensor):
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            places, *_, name = line.split(maxsplit=5)
-            start, end = (int(place, 16) for place in places.split("-"))
-            if start <= tensor.data_ptr() < end:
-                return "memfd:ringreduce" in name
-    return False
 
 
 def moved(*shape, **options):

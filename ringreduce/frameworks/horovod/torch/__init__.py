@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
-from ringreduce.frameworks.horovod import common
+from ringreduce.frameworks import torch as backend
+from ringreduce.frameworks.horovod import common, job
 from ringreduce.frameworks.horovod.common import *  # noqa: F403
 from ringreduce.frameworks.horovod.job import join
 from ringreduce.frameworks.horovod.pickled import allgather_object, broadcast_object
+from ringreduce.frameworks.horovod.process_sets import ProcessSet
 from ringreduce.frameworks.horovod.torch import operations
 from ringreduce.frameworks.horovod.torch.compression import Compression
 from ringreduce.frameworks.horovod.torch.functions import broadcast_optimizer_state, broadcast_parameters
@@ -21,6 +25,14 @@ __all__ = [
 ]  # fmt: skip
 __all__ += common.__all__
 __all__ += operations.__all__
+
+
+@functools.wraps(job.init)
+def init(  # type: ignore[no-redef]
+    comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None
+) -> None:
+    job.init(comm, process_sets)
+    backend.let_tensors_move(job.size())
 
 
 def __getattr__(name: str) -> Any:
