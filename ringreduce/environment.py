@@ -107,9 +107,9 @@ VARIABLES: dict[str, list[Variable]] = {
     "torch": [
         Variable(
             "RINGREDUCE_TORCH_MEMORY", ("moving", "ordinary"), "`moving`",
-            "where CPU tensors of at least 256 KiB lie that are made after `init_process_group` or `hvd.init`: in memory "
-            "that moves to where the other ranks of the host read it in place once it is communicated repeatedly, or in ordinary "
-            "memory", "torch.md#memory-of-tensors",
+            "where CPU tensors of at least 256 KiB lie that are made after `init_process_group` or `hvd.init`: in "
+            "memory that moves to where the other ranks of the host read it in place once it is communicated "
+            "repeatedly, or in ordinary memory", "torch.md#memory-of-tensors",
         ),
     ],
     "Looking inside": [

@@ -66,7 +66,7 @@ void release(const Held& block) {
   require(block_pool::free(block.data), "a block can be freed");
 }
 
-// What each thread does. Others read its first block all the time.
+// What each thread does. Another reads its first block all the time.
 void churn(unsigned seed, std::atomic<bool>& reads, const std::function<void(const Held&)>& show) {
   std::mt19937 chance(seed);
   std::vector<Held> held{allocate(chance, std::uint64_t{seed} << 32)};
@@ -108,10 +108,10 @@ bool child_has(const std::vector<Held>& blocks) {
 }  // namespace
 
 void blocks() {
-  std::atomic<bool> reads{true};
   std::vector<std::thread> threads;
   for (unsigned seed = 0; seed < 3; ++seed) {
-    threads.emplace_back([&reads, seed] {
+    threads.emplace_back([seed] {
+      std::atomic<bool> reads{true};
       std::thread reader;
       churn(seed, reads, [&](const Held& first) {
         reader = std::thread([&reads, first] {

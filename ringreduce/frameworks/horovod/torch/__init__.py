@@ -27,10 +27,8 @@ __all__ += common.__all__
 __all__ += operations.__all__
 
 
-@functools.wraps(job.init)
-def init(  # type: ignore[no-redef]
-    comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None
-) -> None:
+@functools.wraps(job.init)  # type: ignore[no-redef]
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     job.init(comm, process_sets)
     backend.let_tensors_move(job.size())
 
