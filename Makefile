@@ -5,7 +5,7 @@
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-quick  what to run after an edit: the checks, the engine, and a test or two of each front (a minute)
 #   make test-all  all tests (an hour); tests/README.md says which are where
-#   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
+#   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results (AS=gloo: asked for by that name)
 #   make test-horovod HOROVOD=FOLDER  Horovod's own tests for torch, of a checkout of Horovod, with our modules
 #   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
 #   make card-kit  builds what bench/gpu/visit.py needs to test and measure on a GPU (docs/gpu.md)
@@ -99,7 +99,7 @@ docs: $(VENV)/.tools
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: fronts $(VENV)/.tools
-	@$(BIN)/python -m tests.frameworks.torch.suite $(SUITE_FLAGS)
+	@$(BIN)/python -m tests.frameworks.torch.suite $(AS:%=--backend as-%) $(SUITE_FLAGS)
 
 docs/environment.md: ringreduce/environment.py engine
 	@$(BIN)/python -m ringreduce.environment > $@

@@ -106,6 +106,11 @@ VARIABLES: dict[str, list[Variable]] = {
     ],
     "torch": [
         Variable(
+            "RINGREDUCE_AS", ("gloo",), "nothing",
+            "serves what a program asks torch.distributed's Gloo for; the same on all ranks",
+            "torch.md#programs-that-ask-for-gloo",
+        ),
+        Variable(
             "RINGREDUCE_TORCH_MEMORY", ("moving", "ordinary"), "`moving`",
             "where CPU tensors of at least 256 KiB lie that are made after `init_process_group` or `hvd.init`: in "
             "memory that moves to where the other ranks of the host read it in place once it is communicated "
@@ -226,7 +231,9 @@ def check(environment: Mapping[str, str], alone: bool = True) -> None:
         if not value or (name in TOLD and not alone):
             continue
         if isinstance(values, tuple) and value not in values:
-            raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")
+            raise ValueError(
+                f"{name} must be {' or '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}, not {value!r}"
+            )
         if values == FOLDER and os.path.exists(value) and not os.path.isdir(value):
             raise ValueError(f"{name} must be a folder, not {value!r}")
         if name == "RINGREDUCE_CUDA_LIBRARY" and not os.path.isfile(value):

@@ -54,6 +54,11 @@ def add_options(one: ArgumentParser) -> None:
         help="let `import horovod` find ringreduce.horovod, so that programs for Horovod run unchanged",
     )
     one.add_argument(
+        "--as-gloo",
+        action="store_true",
+        help="serve what a program asks torch.distributed's Gloo for (RINGREDUCE_AS=gloo)",
+    )
+    one.add_argument(
         "--ssh", default="ssh", metavar="COMMAND", help="the ssh command, with its options (ssh)"
     )
     one.add_argument(
@@ -81,6 +86,8 @@ def run(options: Namespace) -> int:
     python = program[0] == "-m" or program[0].endswith(".py")
     command = [sys.executable, *program] if python else program
     variables = _as_horovod() if options.as_horovod else {}
+    if options.as_gloo:
+        variables["RINGREDUCE_AS"] = "gloo"
     return start(
         command,
         places,

@@ -99,6 +99,7 @@ RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, S
       all_store_(std::move(store)),
       store_(all_store_),
       ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
+      name_(std::move(settings.name)),
       reproducible_(settings.reproducible),
       gpu_(settings.gpu),
       timeout_(bounded(settings.timeout)),
@@ -113,7 +114,7 @@ RingBackend::~RingBackend() {
 }
 
 intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
-  return c10::make_intrusive<RingOptions>(timeout_.load(), reproducible_, gpu_);
+  return c10::make_intrusive<RingOptions>(name_, timeout_.load(), reproducible_, gpu_);
 }
 
 // --- running
@@ -122,9 +123,10 @@ intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
 intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
                                               std::vector<Tensors> outputs, int peer) {
   const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
-  return c10::make_intrusive<RingWork>(RingWork::About{rank_, operation.type, operation.title, number, ranks_,
-                                                       group_, operation.timeout, extra_, peer},
-                                       inputs, std::move(outputs));
+  return c10::make_intrusive<RingWork>(
+      RingWork::About{rank_, operation.type, title_if_asked(operation.title, name_), number, ranks_, group_,
+                      operation.timeout, extra_, peer},
+      inputs, std::move(outputs));
 }
 
 template <typename Run>
@@ -236,7 +238,7 @@ intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
   const auto made = c10::make_intrusive<RingBackend>(
       c10::make_intrusive<c10d::PrefixStore>(where, within ? store_ : store), rank, size,
       Settings{options ? options->timeout : timeout_.load(), std::move(ranks),
-               own ? own->reproducible : reproducible_, true, own ? own->gpu : gpu_});
+               own ? own->reproducible : reproducible_, true, own ? own->gpu : gpu_, name_});
   if (bound_device_) made->eagerConnectSingleDevice(*bound_device_);
   ++splits_;
   derived_.emplace(

@@ -36,11 +36,13 @@ struct Settings {
   std::optional<bool> reproducible;  // none: the environment decides
   bool connected = true;             // if not, there are no ranks before reconfigure()
   GpuOptions gpu;
+  std::string name = "ringreduce";  // that of the backend in whose place it stands
 };
 
 struct RingOptions : c10d::Backend::Options {
-  RingOptions(Milliseconds timeout, std::optional<bool> reproducible, const GpuOptions& gpu)
-      : Options("ringreduce", timeout), reproducible(reproducible), gpu(gpu) {}
+  RingOptions(const std::string& name, Milliseconds timeout, std::optional<bool> reproducible,
+              const GpuOptions& gpu)
+      : Options(name, timeout), reproducible(reproducible), gpu(gpu) {}
   std::optional<bool> reproducible;  // as in Settings
   GpuOptions gpu;
 };
@@ -54,7 +56,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings);
   ~RingBackend() override;
 
-  const std::string getBackendName() const override { return "ringreduce"; }
+  const std::string getBackendName() const override { return name_; }
   bool supportsSplitting() const override { return true; }
   // Not all versions of torch have these, so none of them says `override`.
   // NOLINTBEGIN(modernize-use-override)
@@ -186,6 +188,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   const intrusive_ptr<c10d::Store> all_store_;  // for all groups that this one becomes
   intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<const GlobalRanks> ranks_;
+  const std::string name_;
   const std::optional<bool> reproducible_;
   const GpuOptions gpu_;
   std::atomic<Milliseconds> timeout_;

@@ -33,7 +33,7 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
                                                            const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK(!tensors.empty(), "ringreduce: all_reduce_coalesced takes at least one tensor");
   check_list("all_reduce_coalesced", tensors, tensors.size(), tensors.front());
-  const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "ringreduce:all_reduce", options);
+  const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce", options);
   Call call = combining(Collective::all_reduce, tensors.front(), options.reduceOp);
   auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(tensors));
   if (worth_packing(tensors)) {
@@ -54,7 +54,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
   TORCH_CHECK(static_cast<int>(lists.size()) == size_, "ringreduce: all_gather_coalesced takes ", size_,
               " lists, one for each rank, not ", lists.size());
   TORCH_CHECK(!inputs.empty(), "ringreduce: all_gather_coalesced takes at least one tensor");
-  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
+  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "all_gather", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_dense("all_gather_coalesced", inputs[i]);
@@ -77,7 +77,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: all_gather_into_tensor_coalesced takes as many ",
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
-  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
+  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "all_gather", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("all_gather_into_tensor_coalesced", outputs[i], inputs[i], size_);
@@ -90,8 +90,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: reduce_scatter_tensor_coalesced takes as many ",
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
-  const auto operation =
-      this->operation(coalesced_reduce_scatter<c10d::OpType>(), "ringreduce:reduce_scatter", options);
+  const auto operation = this->operation(coalesced_reduce_scatter<c10d::OpType>(), "reduce_scatter", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);

@@ -44,7 +44,7 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
   TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
   if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
   const at::Tensor& tensor = only("all_reduce", tensors);
-  const auto operation = this->operation(c10d::OpType::ALLREDUCE, "ringreduce:all_reduce", options);
+  const auto operation = this->operation(c10d::OpType::ALLREDUCE, "all_reduce", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   calls->update(combining(Collective::all_reduce, tensor, options.reduceOp), tensor);
   return launch(operation, std::move(calls), tensors, {tensors});
@@ -53,15 +53,14 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
 intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
                                                         const c10d::AllreduceOptions& options) {
   TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
-  const auto operation =
-      this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "ringreduce:sparse_all_reduce", options);
+  const auto operation = this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", options);
   auto steps = std::make_unique<SparseAllReduce>(tensors.front(), options.reduceOp, size_, operation.timeout);
   return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only("reduce", tensors);
-  const auto operation = this->operation(c10d::OpType::REDUCE, "ringreduce:reduce", options);
+  const auto operation = this->operation(c10d::OpType::REDUCE, "reduce", options);
   Call call = combining(Collective::reduce, tensor, options.reduceOp);
   call.root = checked_root("reduce", options.rootRank);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
@@ -76,7 +75,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::Redu
 
 intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only("broadcast", tensors);
-  const auto operation = this->operation(c10d::OpType::BROADCAST, "ringreduce:broadcast", options);
+  const auto operation = this->operation(c10d::OpType::BROADCAST, "broadcast", options);
   Call call = moving(Collective::broadcast, tensor);
   call.root = checked_root("broadcast", options.rootRank);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
@@ -87,7 +86,7 @@ intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::B
 intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::AllgatherOptions& options) {
   check_pair("all_gather_into_tensor", output, input, size_);
-  const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "ringreduce:all_gather", options);
+  const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "all_gather", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   calls->add(moving(Collective::all_gather, input), input, output);
   return launch(operation, std::move(calls), {input}, {{output}});
@@ -96,8 +95,7 @@ intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::T
 intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                             const c10d::ReduceScatterOptions& options) {
   check_pair("reduce_scatter_tensor", input, output, size_);
-  const auto operation =
-      this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "ringreduce:reduce_scatter", options);
+  const auto operation = this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   calls->add(combining(Collective::reduce_scatter, output, options.reduceOp), input, output);
   return launch(operation, std::move(calls), {input}, {{output}});
@@ -108,7 +106,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
                                                      std::vector<std::int64_t>& input_splits,
                                                      const c10d::AllToAllOptions& options) {
   check_list("all_to_all_single", {output, input}, 2, input);
-  const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
+  const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "all_to_all", options);
   Call call = moving(Collective::all_to_all, input);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
@@ -126,7 +124,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
 }
 
 intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
-  const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
+  const auto operation = this->operation(c10d::OpType::BARRIER, "barrier", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   Call call;
   call.collective = Collective::barrier;

@@ -147,8 +147,9 @@ intrusive_ptr<c10d::Work> RingBackend::launch_on(const OwnStream& own, const Ope
   const StaysAtEnd here;
   const VirtualGuardImpl guard(own.stream.device_type());
   const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
-  const auto work = c10::make_intrusive<DeviceWork>(rank_, operation.type, title_if_asked(operation.title),
-                                                    number, own.stream, inputs, std::move(outputs));
+  const auto work =
+      c10::make_intrusive<DeviceWork>(rank_, operation.type, title_if_asked(operation.title, name_), number,
+                                      own.stream, inputs, std::move(outputs));
   c10::Event begin(own.stream.device_type());
   begin.record(guard.getStream(own.stream.device()));
   begin.block(own.stream);

@@ -28,7 +28,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
   const Tensors& list = only_list("all_gather", outputs);
   check_list("all_gather", list, size_, input);
   check_own("all_gather", list[rank_], input, rank_);
-  const auto operation = this->operation(c10d::OpType::ALLGATHER, "ringreduce:all_gather", options);
+  const auto operation = this->operation(c10d::OpType::ALLGATHER, "all_gather", options);
   Call call = moving(Collective::all_gather, input);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   blocks_of(list, call, *calls);
@@ -39,7 +39,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
 intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                               const c10d::GatherOptions& options) {
   const at::Tensor& input = only("gather", inputs);
-  const auto operation = this->operation(c10d::OpType::GATHER, "ringreduce:gather", options);
+  const auto operation = this->operation(c10d::OpType::GATHER, "gather", options);
   Call call = moving(Collective::gather, input);
   call.root = checked_root("gather", options.rootRank);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
@@ -60,7 +60,7 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
 intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                const c10d::ScatterOptions& options) {
   const at::Tensor& output = only("scatter", outputs);
-  const auto operation = this->operation(c10d::OpType::SCATTER, "ringreduce:scatter", options);
+  const auto operation = this->operation(c10d::OpType::SCATTER, "scatter", options);
   Call call = moving(Collective::scatter, output);
   call.root = checked_root("scatter", options.rootRank);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
@@ -85,7 +85,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
   const Tensors& list = only_list("reduce_scatter", inputs);
   check_list("reduce_scatter", list, size_, output);
   check_own("reduce_scatter", list[rank_], output, rank_);
-  const auto operation = this->operation(c10d::OpType::REDUCE_SCATTER, "ringreduce:reduce_scatter", options);
+  const auto operation = this->operation(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options);
   Call call = combining(Collective::reduce_scatter, output, options.reduceOp);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   blocks_of(list, call, *calls);
@@ -99,7 +99,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& input
   check_list("all_to_all", inputs, size_, inputs.front());
   check_list("all_to_all", outputs, size_, inputs.front());
   check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);
-  const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
+  const auto operation = this->operation(c10d::OpType::ALLTOALL, "all_to_all", options);
   Call call = moving(Collective::all_to_all, inputs.front());
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   // Only their owners know whether all blocks are equal, so every rank declares them uneven.

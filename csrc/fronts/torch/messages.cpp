@@ -132,9 +132,9 @@ intrusive_ptr<c10d::Work> RingBackend::begin_transfer(Tensors& tensors, bool sen
   const Operation operation{sends                ? c10d::OpType::SEND
                             : peer == any_source ? c10d::OpType::RECVANYSOURCE
                                                  : c10d::OpType::RECV,
-                            sends                ? "ringreduce:send"
-                            : peer == any_source ? "ringreduce:recvAnySource"
-                                                 : "ringreduce:recv",
+                            sends                ? "send"
+                            : peer == any_source ? "recvAnySource"
+                                                 : "recv",
                             true, timeout_.load() + extra_->now()};
   const Elements elements = moved(tensor.scalar_type());
   Transfer message;

@@ -16,12 +16,13 @@ constexpr int as_torchs_high_priority = -1;
 
 intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                     Milliseconds timeout, GlobalRanks ranks, std::optional<bool> reproducible,
-                                    bool connected, std::optional<int> max_blocks, bool high_priority) {
+                                    bool connected, std::optional<int> max_blocks, bool high_priority,
+                                    std::string name) {
   const int blocks = max_blocks.value_or(0);
   return c10::make_intrusive<RingBackend>(
       store, rank, size,
       Settings{timeout, std::move(ranks), reproducible, connected,
-               GpuOptions{blocks, blocks, high_priority ? as_torchs_high_priority : 0}});
+               GpuOptions{blocks, blocks, high_priority ? as_torchs_high_priority : 0}, std::move(name)});
 }
 
 // The backend's Python class, with the methods that torch.distributed calls on a backend that supports
@@ -61,7 +62,8 @@ PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   bind_backend(m);
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"),
-        py::arg("max_blocks") = std::nullopt, py::arg("high_priority") = false, unlocked);
+        py::arg("max_blocks") = std::nullopt, py::arg("high_priority") = false,
+        py::arg("name") = "ringreduce", unlocked);
   m.def("allocate_tensors", allocate_tensors);
   m.def(
       "end",

@@ -2,6 +2,9 @@
 
 #include <ATen/record_function.h>
 
+#include <mutex>
+#include <set>
+
 #include "fronts/torch/callbacks.h"
 #include "fronts/torch/gil.h"
 
@@ -30,12 +33,16 @@ std::uint64_t new_key() {
 
 }  // namespace
 
-const char* title_if_asked(const char* title) {
-  return at::hasCallbacks() ? title : nullptr;
+const char* title_if_asked(const char* title, const std::string& name) {
+  if (!at::hasCallbacks()) return nullptr;
+  static std::mutex mutex;
+  static auto& titles = *new std::set<std::string>;  // never destroyed: works keep what they point to
+  const std::lock_guard lock(mutex);
+  return titles.insert(name + ":" + title).first->c_str();
 }
 
 RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs)
-    : Work(about.rank, about.type, title_if_asked(about.title), inputs),
+    : Work(about.rank, about.type, about.title, inputs),
       sequence_(about.sequence),
       key_(new_key()),
       timeout_(about.timeout),

@@ -15,15 +15,16 @@ namespace ringreduce::torch_backend {
 
 using Future = c10::ivalue::Future;
 
-// The profiler's title. The base class asks the profiler, at a cost, wherever there is a title.
-const char* title_if_asked(const char* title);
+// The profiler's title of an operation of the backend of this name. The base class asks the profiler, at a
+// cost, wherever there is a title.
+const char* title_if_asked(const char* title, const std::string& name);
 
 class RingWork : public c10d::Work {
  public:
   struct About {
     int rank;
     c10d::OpType type;
-    const char* title;  // for the profiler
+    const char* title;  // for the profiler, or null
     std::uint64_t sequence;
     std::shared_ptr<const GlobalRanks> ranks;
     std::weak_ptr<const Group> group;

@@ -41,6 +41,11 @@ def _register() -> None:
         dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
         dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
         env_rendezvous.extend()
+        if os.environ.get("RINGREDUCE_AS"):
+            from ringreduce.frameworks.torch import as_gloo
+
+            as_gloo.check(os.environ["RINGREDUCE_AS"])
+            as_gloo.install(_create_for_gloo, _is_ours)
 
 
 class _Devices(Sequence[str]):
@@ -131,26 +136,49 @@ def _create(options: Any, given: Any) -> Any:
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
     wanted: dict[str, Any] = {one.name: getattr(given, one.name, one.default) for one in fields(Options)}
-    chosen = Options(**wanted)
+    return _make(
+        *(options.store, options.group_rank, options.group_size, timeout, Options(**wanted)),
+        global_ranks=options.global_ranks_in_group,
+        is_connected=not getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
+    )
+
+
+def _is_ours(backend: object) -> bool:
+    return _module is not None and isinstance(backend, _module.Backend)
+
+
+def _create_for_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    from ringreduce import log
+
+    made = _make(store, rank, size, timeout, Options(), name="gloo")
+    log.say(
+        "meeting", log.level_of(rank), rank, f"serves a process group of {size} ranks that asked for gloo"
+    )
+    return made
+
+
+def _make(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    chosen: Options,
+    global_ranks: Sequence[int] = (),
+    is_connected: bool = True,
+    name: str = "ringreduce",
+) -> Any:
     from ringreduce import _engine, diagnosis, environment, log
 
-    environment.check(os.environ, alone=options.group_size == 1)
+    environment.check(os.environ, alone=size == 1)
     module = _load()
-    let_tensors_move(options.group_size)
+    let_tensors_move(size)
     _engine.check_gpu_options(chosen.max_blocks, None)
     _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
-    log.begin(options.group_rank)
-    diagnosis.begin(options.group_rank)
+    log.begin(rank)
+    diagnosis.begin(rank)
     return module.create(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        timeout,
-        options.global_ranks_in_group,
-        chosen.reproducible,
-        not getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
-        chosen.max_blocks,
-        chosen.is_high_priority_stream,
+        *(store, rank, size, timeout, list(global_ranks), chosen.reproducible, is_connected),
+        *(chosen.max_blocks, chosen.is_high_priority_stream, name),
     )
 
 

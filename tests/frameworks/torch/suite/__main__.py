@@ -21,7 +21,11 @@ FEW = 4  # worlds beyond add only what torch skips in smaller ones
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.frameworks.torch.suite", description=__doc__)
-    parser.add_argument("--backend", default="ringreduce", help="'renamed' is Gloo under another name")
+    parser.add_argument(
+        "--backend",
+        default="ringreduce",
+        help="'renamed' is Gloo under another name, and 'as-gloo' is ours under Gloo's",
+    )
     parser.add_argument("--worlds", default="2,3,4,8", help="numbers of ranks")
     parser.add_argument(
         "--test", action="append", default=[], help="part of a test's name; may be given again"

@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from .cases import CONTROL, GLOO
+from .cases import AS_GLOO, CONTROL, GLOO
 from .outcome import SKIPPED, Outcome
 
 ROOT = Path(__file__).parents[4]
@@ -22,13 +22,16 @@ class Suite:
     """torch's tests for one backend and world. Use as a context manager."""
 
     def __init__(self, backend: str, world: int, jobs: int = 1, start: str = "fork", debug: str = "") -> None:
-        command = [sys.executable, "-m", f"{__package__}.server", "--backend", backend, "--world", str(world)]
+        named = GLOO if backend == AS_GLOO else backend
+        command = [sys.executable, "-m", f"{__package__}.server", "--backend", named, "--world", str(world)]
         command += ["--jobs", str(jobs), "--start", start]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}
         env.pop("TORCH_DISTRIBUTED_DEBUG", None)
         if backend in (GLOO, CONTROL):  # they need nothing of ours, built or not
             env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        if backend == AS_GLOO:
+            env["RINGREDUCE_AS"] = "gloo"
         if debug:
             env["TORCH_DISTRIBUTED_DEBUG"] = debug
         self._process = subprocess.Popen(

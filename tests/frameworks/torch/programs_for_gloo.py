@@ -1,0 +1,77 @@
+"""What tests/frameworks/torch/test_as_gloo.py runs: programs that ask for Gloo, and do not know of ringreduce."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def backend_of(group, device="cpu"):
+    return type(group._get_backend(torch.device(device))).__module__.split(".")[0]
+
+
+def every_way():
+    """Each way to ask for Gloo leads to the same backend, and what names it says what it says of Gloo."""
+    dist.init_process_group("gloo")
+    rank, default = dist.get_rank(), dist.distributed_c10d._get_default_group()
+    groups = {
+        "default": default,
+        "new_group": dist.new_group([0, 1], backend="gloo"),
+        "composite": dist.new_group([0, 1], backend="cpu:gloo,cuda:gloo"),
+        "mesh": init_device_mesh("cpu", (2,)).get_group(),
+    }
+    for name, group in groups.items():
+        x = torch.full((5,), rank + 1.0)
+        dist.all_reduce(x, group=group)
+        assert (x == 3).all(), name
+        if not os.environ.get("TORCH_DISTRIBUTED_DEBUG"):  # which wraps them
+            assert isinstance(group._get_backend(torch.device("cpu")), dist.ProcessGroupGloo), name
+    assert [dist.get_backend(one) for one in groups.values()] == [
+        "gloo",
+        "gloo",
+        "cpu:gloo,cuda:gloo",
+        "gloo",
+    ]
+    assert dist.is_gloo_available() and dist.Backend("GLOO") == dist.Backend.GLOO == "gloo"
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    everybody = [None, None]
+    dist.all_gather_object(everybody, rank)
+    assert everybody == [0, 1]
+    store = dist.PrefixStore("alone", dist.distributed_c10d._get_default_store())
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timedelta(seconds=20)
+    made = [
+        dist.ProcessGroupGloo(dist.PrefixStore("timeout", store), rank, 2, timedelta(seconds=20)),
+        dist.ProcessGroupGloo(dist.PrefixStore("options", store), rank, 2, options),
+        dist.ProcessGroupGloo(store=dist.PrefixStore("named", store), rank=rank, size=2),
+    ]
+    for one in made:
+        x = torch.full((5,), rank + 1.0)
+        one.allreduce([x]).wait()
+        assert (x == 3).all()
+
+    class Own(dist.ProcessGroupGloo):
+        pass
+
+    own = Own(dist.PrefixStore("own", store), rank, 2, timedelta(seconds=20))
+    print([*map(backend_of, groups.values()), *(type(one).__module__ for one in made), own.name()])
+    dist.destroy_process_group()
+
+
+def alone_with_the_variable():
+    """The other rank runs the same without it."""
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    except Exception as error:
+        print(type(error).__name__, error)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

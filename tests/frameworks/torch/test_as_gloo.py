@@ -1,0 +1,86 @@
+"""RINGREDUCE_AS=gloo, with programs that do not know of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = Path(__file__).with_name("programs_for_gloo.py")
+ROOT = Path(__file__).parents[3]
+WAYS = 7
+
+
+def environment(**more):
+    given = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+    return {**given, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def run(*options, **more):
+    command = [sys.executable, "-m", "ringreduce", "run", "-n", "2", *options, str(PROGRAM), "every_way"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=100)
+
+
+@pytest.mark.timeout(110)
+def test_every_way_to_ask_for_gloo():
+    done = run("--as-gloo", RINGREDUCE_LOG="info")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("['torch_backend'" + ", 'torch_backend'" * (WAYS - 1) + ", 'gloo']") == 2
+    assert "serves a process group of 2 ranks that asked for gloo" in done.stderr
+
+
+@pytest.mark.timeout(110)
+def test_without_the_switch_it_is_gloo():
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "torch_backend" not in done.stdout and done.stdout.count("'gloo']") == 2
+
+
+@pytest.mark.timeout(110)
+def test_torchs_wrapper_of_groups():
+    done = run("--as-gloo", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert done.returncode == 0, done.stderr
+
+
+def ranks(switched):
+    """Starts two ranks, of which some have the switch. Returns their exit codes, outputs and when they ended."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    begun, started = time.monotonic(), []
+    for rank in range(2):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        place |= {"RINGREDUCE_AS": "gloo"} if rank in switched else {}
+        command = [sys.executable, str(PROGRAM), "alone_with_the_variable"]
+        started.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**place)
+            )
+        )
+    outputs = [one.communicate(timeout=90)[0] for one in started]
+    return [one.returncode for one in started], outputs, time.monotonic() - begun
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("switched", [0, 1])
+def test_the_switch_on_some_ranks_only(switched):
+    codes, outputs, took = ranks({switched})
+    assert codes == [3, 3], outputs
+    other = 1 - switched
+    said = f"rank {other} uses Gloo itself: RINGREDUCE_AS=gloo is set on rank {switched}, but not there"
+    assert said in outputs[switched]
+    assert took < 60, "a rank waited for its timeout"
+
+
+def test_another_value_is_told():
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch.distributed as dist; print(dist.is_backend_available('ringreduce'))"],
+        capture_output=True, text=True, env=environment(RINGREDUCE_AS="glue"), timeout=60,
+    )  # fmt: skip
+    assert "RINGREDUCE_AS must be gloo, not 'glue'" in done.stderr and done.stdout == "True\n"
