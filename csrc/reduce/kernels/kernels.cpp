@@ -4,6 +4,7 @@
 #include "reduce/instruction_sets.h"
 #include "reduce/kernels/blocks.h"
 #include "reduce/kernels/loops.h"
+#include "reduce/kernels/substitutes.h"
 
 namespace ringreduce::RINGREDUCE_ISA {
 
@@ -14,10 +15,13 @@ static_assert(is_complete<is_any>());
 
 template <class Combination>
 constexpr Combine function_for(Combination) {
-  using Format = typename Combination::Format;
-  using Op = typename Combination::Op;
+  using Better = Substitute<typename Combination::Format, typename Combination::Op>;
+  using Format = typename Better::Format;
+  using Op = typename Better::Op;
   if constexpr (!std::is_arithmetic_v<typename Format::Element>) {
     return combine_singly<Format, Op>;
+  } else if constexpr (together<Format> > 1) {  // elements of the combination are several of the format
+    return combine_often<Format, Op, together<Format>>;
   } else if constexpr (Combination::is_often) {
     return combine_often<Format, Op, Combination::elements_per_value>;
   } else {

@@ -33,6 +33,10 @@ struct AnySpans {
   RINGREDUCE_INLINE const char* source(int s) const { return static_cast<const char*>(sources[s]); }
 };
 
+// How many lanes of a format belong together: no vector ends between them.
+template <class Format>
+inline constexpr int together = 1;
+
 template <class Format, class Op, class Spans>
 struct Loop {
   using Element = typename Format::Element;
@@ -84,7 +88,7 @@ struct Loop {
   // How many elements to take first so that later stores stay inside cache lines; 0 if no number works.
   RINGREDUCE_INLINE std::size_t misalignment() const {
     const std::size_t bytes = -reinterpret_cast<std::uintptr_t>(spans.destination(0)) % step;
-    return bytes % sizeof(Element) == 0 ? bytes / sizeof(Element) : 0;
+    return bytes % (together<Format> * sizeof(Element)) == 0 ? bytes / sizeof(Element) : 0;
   }
 
   RINGREDUCE_INLINE void run(std::size_t count) const {

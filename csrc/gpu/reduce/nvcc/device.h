@@ -72,7 +72,7 @@ RINGREDUCE_DEVICE bool is_first_of_lanes_here() {
 // has an acquire fence, sees everything that this thread, and those it has met before, wrote earlier. One
 // fence serves many words. On an H100, one that releases takes 0.8 us, and one that only acquires next to
 // nothing.
-#if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 8)
+#if __CUDA_ARCH__ >= 900 && 100 * __CUDACC_VER_MAJOR__ + __CUDACC_VER_MINOR__ >= 1208
 #define RINGREDUCE_FENCE(order) asm volatile("fence." order ".sys;" ::: "memory")
 #else  // has no weaker one
 #define RINGREDUCE_FENCE(order) asm volatile("fence.acq_rel.sys;" ::: "memory")

@@ -1,0 +1,128 @@
+// What takes the place of some combinations of arithmetic/ on CPUs: the same bits, in vectors that hold more
+// of the elements.
+#pragma once
+
+#include <utility>
+
+#include "reduce/arithmetic/combinations.h"
+#include "reduce/kernels/loops.h"
+
+namespace ringreduce::RINGREDUCE_ISA {
+
+template <class Format>
+inline constexpr std::int16_t infinity_of = 0x7c00;  // of IEEE's 16 bits
+template <>
+inline constexpr std::int16_t infinity_of<BFloat16> = 0x7f80;
+template <class Format>
+inline constexpr std::int16_t nan_of = 0x7e00;
+template <>
+inline constexpr std::int16_t nan_of<BFloat16> = 0x7fc0;
+
+// Floats of 16 bits as integers.
+struct Patterns {
+  using Element = std::uint16_t;
+  using Lane = std::int16_t;
+  template <class V>
+  RINGREDUCE_INLINE static Like<Lane, V> decode(V stored) {
+    return bits_as<Like<Lane, V>>(stored);
+  }
+  template <class V>
+  RINGREDUCE_INLINE static Like<Element, V> encode(V value) {
+    return bits_as<Like<Element, V>>(value);
+  }
+};
+
+// The smaller or larger of two floats of 16 bits, of which neither must be rounded. Their bits, with those of
+// negative ones reversed, are ordered like the numbers, and -0 is below +0. NaN, which wins, gets the key
+// beyond all numbers.
+template <class Format, bool largest>
+struct Extreme : Operator {
+  using Operator::Operator;
+  static constexpr std::int16_t of_nan = largest ? 0x7fff : -0x8000, all_but_sign = 0x7fff;
+
+  template <class V>
+  RINGREDUCE_INLINE static V reversed_if_negative(V x) {
+    return x ^ ((x >> 15) & all_but_sign);
+  }
+  template <class V>
+  RINGREDUCE_INLINE V before(V x) const {
+    return (x & all_but_sign) > infinity_of<Format> ? V{} + of_nan : reversed_if_negative(x);
+  }
+  template <class V>
+  RINGREDUCE_INLINE V apply(V a, V b) const {
+    if constexpr (largest) return a < b ? b : a;
+    return a < b ? a : b;
+  }
+  template <class V>
+  RINGREDUCE_INLINE V after(V key) const {
+    return key == of_nan ? V{} + nan_of<Format> : reversed_if_negative(key);
+  }
+};
+
+// Complex numbers as pairs of lanes.
+template <class T>
+struct Interleaved : Float<T> {};
+template <class T>
+inline constexpr int together<Interleaved<T>> = 2;
+
+// The formula of Complex, for several numbers at once.
+struct InterleavedProduct : Operator {
+  using Operator::Operator;
+
+  template <class V>
+  RINGREDUCE_INLINE V apply(V a, V b) const {
+    return product(a, b, std::make_integer_sequence<int, lanes_of<V>>{});
+  }
+
+ private:
+  template <class V, int... places>
+  RINGREDUCE_INLINE static V permuted(V value) {
+#ifdef __clang__
+    return __builtin_shufflevector(value, value, places...);
+#else
+    return __builtin_shuffle(value, BitsOf<V>{places...});
+#endif
+  }
+  template <class V, int... lane>
+  RINGREDUCE_INLINE static V product(V a, V b, std::integer_sequence<int, lane...>) {
+    using Bits = BitsOf<V>;
+    constexpr auto sign = LaneOf<Bits>{1} << (8 * sizeof(LaneOf<V>) - 1);
+    const V real = permuted<V, (lane & ~1)...>(a), imag = permuted<V, (lane | 1)...>(a);
+    const V crossed = imag * permuted<V, (lane ^ 1)...>(b);
+    const Bits minus{(lane % 2 == 0 ? sign : 0)...};  // in the real parts
+    return real * b + bits_as<V>(bits_as<Bits>(crossed) ^ minus);
+  }
+};
+
+template <class Format_, class Op_>
+struct Substitute {
+  using Format = Format_;
+  using Op = Op_;
+};
+template <>
+struct Substitute<BFloat16, FloatMin> {
+  using Format = Patterns;
+  using Op = Extreme<BFloat16, false>;
+};
+template <>
+struct Substitute<BFloat16, FloatMax> {
+  using Format = Patterns;
+  using Op = Extreme<BFloat16, true>;
+};
+template <>
+struct Substitute<Float16, FloatMin> {
+  using Format = Patterns;
+  using Op = Extreme<Float16, false>;
+};
+template <>
+struct Substitute<Float16, FloatMax> {
+  using Format = Patterns;
+  using Op = Extreme<Float16, true>;
+};
+template <class T>
+struct Substitute<Complex<T>, Product> {
+  using Format = Interleaved<T>;
+  using Op = InterleavedProduct;
+};
+
+}  // namespace ringreduce::RINGREDUCE_ISA
