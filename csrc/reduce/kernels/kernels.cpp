@@ -20,6 +20,8 @@ constexpr Combine function_for(Combination) {
   using Op = typename Better::Op;
   if constexpr (!std::is_arithmetic_v<typename Format::Element>) {
     return combine_singly<Format, Op>;
+  } else if constexpr (std::is_same_v<Format, BFloat16>) {
+    return combine_pairs<Op>;
   } else if constexpr (together<Format> > 1) {  // elements of the combination are several of the format
     return combine_often<Format, Op, together<Format>>;
   } else if constexpr (Combination::is_often) {

@@ -37,10 +37,18 @@ struct AnySpans {
 template <class Format>
 inline constexpr int together = 1;
 
+// What N elements of a format are decoded to.
+template <class Format, int N>
+struct DecodedOf {
+  using type = Vec<typename Format::Lane, N>;
+};
+
 template <class Format, class Op, class Spans>
 struct Loop {
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
+  template <int N>
+  using Decoded = typename DecodedOf<Format, N>::type;
   static constexpr int lanes = vector_bytes / sizeof(Lane);
   static constexpr int unroll = 4;
   static constexpr std::size_t step = lanes * sizeof(Element);  // bytes per full vector
@@ -55,7 +63,7 @@ struct Loop {
   RINGREDUCE_INLINE void block(std::size_t at) const {
     constexpr std::size_t stride = count * sizeof(Element);
     const std::size_t offset = at * sizeof(Element);
-    Vec<Lane, N> value[vectors];
+    Decoded<N> value[vectors];
     for (int v = 0; v < vectors; ++v) value[v] = read<N, count>(spans.source(0) + offset + v * stride);
     for (int s = 1; s < spans.source_count; ++s) {
       const char* from = spans.source(s) + offset;
@@ -70,7 +78,7 @@ struct Loop {
   }
 
   template <int N, int count>
-  RINGREDUCE_INLINE Vec<Lane, N> read(const char* from) const {
+  RINGREDUCE_INLINE Decoded<N> read(const char* from) const {
     return op.before(Format::decode(load<Element, N, count>(from)));
   }
 

@@ -59,6 +59,62 @@ struct Extreme : Operator {
   }
 };
 
+// The bfloat16 numbers of a register of 32-bit words, those of the upper halves and of the lower ones. No
+// element moves to another word.
+template <int N>
+struct Halves {
+  Vec<float, N> low, high;
+  RINGREDUCE_INLINE Halves operator+(Halves other) const { return {low + other.low, high + other.high}; }
+  RINGREDUCE_INLINE Halves operator*(Halves other) const { return {low * other.low, high * other.high}; }
+  RINGREDUCE_INLINE Halves operator*(float factor) const { return {low * factor, high * factor}; }
+};
+
+struct PairsOfBFloat16 {
+  using Element = std::uint32_t;
+  using Lane = float;
+  static constexpr std::uint32_t upper = 0xffff0000;
+
+  template <class V>
+  RINGREDUCE_INLINE static Halves<lanes_of<V>> decode(V stored) {
+    using Floats = Like<float, V>;
+    return {bits_as<Floats>(stored << 16), bits_as<Floats>(stored & upper)};
+  }
+  template <int N>
+  RINGREDUCE_INLINE static Vec<Element, N> encode(Halves<N> value) {
+    return rounded(value.low) >> 16 | (rounded(value.high) & upper);
+  }
+  // As BFloat16 has it: in the upper half.
+  template <class V>
+  RINGREDUCE_INLINE static Like<Element, V> rounded(V value) {
+    using Bits = Like<Element, V>;
+    const Bits bits = bits_as<Bits>(value);
+    return value == value ? bits + 0x7fffu + ((bits >> 16) & 1u) : Bits{} + 0x7fc00000u;
+  }
+};
+template <int N>
+struct DecodedOf<PairsOfBFloat16, N> {
+  using type = Halves<N>;
+};
+
+template <class Op, class Spans>
+[[gnu::noinline]] void loop_of_pairs(void* const* destinations, int destination_count,
+                                     const void* const* sources, int source_count, std::size_t count,
+                                     double scale) {
+  const Spans spans(destinations, destination_count, sources, source_count);
+  const Op op(scale_of(scale));
+  Loop<PairsOfBFloat16, Op, Spans>{spans, op}.run(count / 2);
+  if (count % 2 != 0) Loop<BFloat16, Op, Spans>{spans, op}.template block<4, 1, 1>(count - 1);
+}
+
+template <class Op>
+void combine_pairs(void* const* destinations, int destination_count, const void* const* sources,
+                   int source_count, std::size_t count, double scale) {
+  auto* chosen = loop_of_pairs<Op, AnySpans>;
+  if (destination_count == 1 && source_count == 2) chosen = loop_of_pairs<Op, FixedSpans<1, 2>>;
+  if (destination_count == 2 && source_count == 2) chosen = loop_of_pairs<Op, FixedSpans<2, 2>>;
+  return chosen(destinations, destination_count, sources, source_count, count, scale);
+}
+
 // Complex numbers as pairs of lanes.
 template <class T>
 struct Interleaved : Float<T> {};
