@@ -141,19 +141,23 @@ def main() -> None:
         put(file)
         tell(next(part for part, (pattern, _) in MODULES.items() if file.match(pattern)), True, "built")
 
+    def put_libraries() -> None:
+        for name in kit.LIBRARIES:
+            if (carried / name).exists():  # a kit for the emulated GPU has another one for CUDA
+                put(carried / name)
+
     register()
-    for name in kit.LIBRARIES:
-        if (carried / name).exists():  # a kit for the emulated GPU has another one for CUDA
-            put(carried / name)
     if unpacked(carried / "modules.tar.gz"):
+        put_libraries()
         shutil.copy(carried / "modules.tar.gz", folder)
         for part in MODULES:
             tell(part, True, "carried")
         return
+    known = configure(carried / "libringreduce.so")  # the package stays as it is if this fails
+    put_libraries()
     old = [PACKAGE.glob("_torch-*.so"), *(BUILD.glob(pattern) for pattern, _ in MODULES.values())]
     for file in itertools.chain(*old):
         file.unlink()  # of another engine; what is not there is linked, and linking is what build() sees
-    known = configure(carried / "libringreduce.so")
     build([target for _, target in MODULES.values() if target in known], made)
     for part, (_, target) in MODULES.items():
         if part not in told:

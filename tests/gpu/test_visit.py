@@ -213,7 +213,9 @@ def test_what_cannot_be_built_stops_only_what_needs_it(tmp_path, kit):
     (tmp_path / "cmake").write_text("#!/bin/sh\necho there is no such compiler; exit 1\n")
     (tmp_path / "cmake").chmod(0o755)
     steps = [WORKS, python("needs it", "", needs="engine"), python("does not", "", needs="kit")]
+    package = {file: file.stat().st_mtime for file in (ROOT / "ringreduce").glob("*.so")}
     visit = Visit(tmp_path, kit, steps, built=False, path=tmp_path).finish()
+    assert package == {file: file.stat().st_mtime for file in (ROOT / "ringreduce").glob("*.so")}
     assert visit.outcomes() == {"works": "passed", "needs it": "not reached", "does not": "passed"}
     assert visit.results()["needs it"]["why"] == "the engine could not be built: see build.txt"
     assert "there is no such compiler" in (visit.folder / "build.txt").read_text()

@@ -68,7 +68,9 @@ ROOMS = {
     "frameworks.tensorflow": [*STARTED, "frameworks.traced"],
     "frameworks.ray": STARTED,
     "frameworks.torchft": ["frameworks.torch"],
-    "frameworks.horovod": [*STARTED, "frameworks.tensorflow", "frameworks.traced", "training.data_parallel"],
+    "frameworks.horovod": [
+        *STARTED, "frameworks.tensorflow", "frameworks.torch", "frameworks.traced", "training.data_parallel",
+    ],
     "commands": ["", *STARTED, "training", "frameworks", "studies"],
 }  # fmt: skip
 COMMANDS = {"cli", "__main__"}
