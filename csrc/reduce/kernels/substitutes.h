@@ -155,25 +155,17 @@ struct Substitute {
   using Format = Format_;
   using Op = Op_;
 };
-template <>
-struct Substitute<BFloat16, FloatMin> {
+template <class Format_>
+  requires(sizeof(typename Format_::Element) == 2)
+struct Substitute<Format_, FloatMin> {
   using Format = Patterns;
-  using Op = Extreme<BFloat16, false>;
+  using Op = Extreme<Format_, false>;
 };
-template <>
-struct Substitute<BFloat16, FloatMax> {
+template <class Format_>
+  requires(sizeof(typename Format_::Element) == 2)
+struct Substitute<Format_, FloatMax> {
   using Format = Patterns;
-  using Op = Extreme<BFloat16, true>;
-};
-template <>
-struct Substitute<Float16, FloatMin> {
-  using Format = Patterns;
-  using Op = Extreme<Float16, false>;
-};
-template <>
-struct Substitute<Float16, FloatMax> {
-  using Format = Patterns;
-  using Op = Extreme<Float16, true>;
+  using Op = Extreme<Format_, true>;
 };
 template <class T>
 struct Substitute<Complex<T>, Product> {

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import ringreduce  # noqa: E402
 import ringreduce.horovod.torch as hvd  # noqa: E402
+from ringreduce.frameworks.torch import build  # noqa: E402
 from tests.conftest import slowly  # noqa: E402
 from tests.frameworks.horovod.ranks import on_ranks, values  # noqa: E402
 from tests.frameworks.torch.groups import is_shared  # noqa: E402
@@ -50,7 +51,8 @@ def where_tensors_lie(comm, memory):
 
 @pytest.mark.parametrize("memory", ["moving", "ordinary"])
 def test_tensors_that_are_communicated_repeatedly_move(memory):
-    pytest.importorskip("ringreduce.frameworks.torch.build").existing() or pytest.skip("not built")
+    if not build.existing():
+        pytest.skip("torch's backend has not been built for this torch: make fronts")
     assert ringreduce.run(where_tensors_lie, 2, memory) == [(memory == "moving", False)] * 2
 
 
