@@ -26,6 +26,8 @@ constexpr TuningRow in_memory[] = {
     {C::reduce_scatter, 2, 0, all, "direct", 256 * KiB, 1},
     {C::all_gather, 2, 0, all, "direct", 256 * KiB, 1},
     {C::broadcast, 2, 0, 512 * KiB, "direct", 32 * KiB, 2},
+    {C::gather, 2, 0, 1 * MiB, "direct", 64 * KiB, 2},
+    {C::scatter, 2, 0, 1 * MiB, "direct", 64 * KiB, 2},
     {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 1},
     {C::all_gather, 4, 1, all, "direct", 512 * KiB, 1},
     {C::reduce_scatter, 8, 1, 1 * MiB, "direct", 512 * KiB, 4},
