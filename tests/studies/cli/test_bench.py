@@ -25,6 +25,7 @@ from ringreduce.bench.ours import ours
 from ringreduce.bench.results import bus_factor, mode_of
 from ringreduce.cli import main
 from ringreduce.text import byte_count
+from tests.conftest import slowly
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["bench", "-n", "2", "--sizes", "16,4K", "--budget", "0.01", "--peers", "none"]
@@ -151,7 +152,7 @@ def test_every_collective_is_right(capsys: pytest.CaptureFixture[str], place: st
     assert all(row["wrong"] == 0 and row["bytes"] % 4 == 0 for row in out["rows"])
 
 
-@pytest.mark.parametrize("peer", ["gloo", "mpich"])
+@pytest.mark.parametrize("peer", ["gloo", *slowly("mpich")])
 def test_every_collective_of_the_peers_is_right(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, peer: str
 ) -> None:

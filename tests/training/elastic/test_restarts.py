@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
+
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
 pytestmark = pytest.mark.timeout(120)
@@ -64,7 +66,7 @@ sys.stdout.write(f"{step.number} {sizes} {[p.tolist() for p in model.parameters(
 """
 
 
-@pytest.mark.parametrize("victims", ["1", "0,2"])
+@pytest.mark.parametrize("victims", ["0,2", *slowly("1")])
 def test_a_training_that_loses_ranks_before_it_begins(victims, tmp_path):
     """Which then are no newcomers: all ranks make the same calls from the beginning."""
     pytest.importorskip("torch")
