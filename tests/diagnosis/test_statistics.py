@@ -73,14 +73,17 @@ def test_many_kinds_of_calls():
         }
 
 
-def _sleep_before_each(comm, late, algorithm, background, calls):
+def _sleep_before_each(comm, late, algorithm, background, calls, folder):
     x = np.ones(64, "float32")
     for _ in range(20):
         comm.all_reduce(x, algorithm=algorithm)
     comm.barrier()
     comm.reset_statistics()
-    for _ in range(calls):
+    for call in range(calls):
+        (folder / f"{call}-{comm.rank}").touch()
         if comm.rank == late:
+            while len(list(folder.glob(f"{call}-*"))) < comm.size:
+                time.sleep(0.01)
             time.sleep(0.15)
         work = comm.all_reduce(x, algorithm=algorithm, async_op=background)
         if background:
@@ -90,9 +93,9 @@ def _sleep_before_each(comm, late, algorithm, background, calls):
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("algorithm", ["one_shot", "ring"])
-def test_waits_name_the_rank_that_sleeps(on_ranks, algorithm, background):
+def test_waits_name_the_rank_that_sleeps(on_ranks, algorithm, background, tmp_path):
     late, calls = 1, 4
-    for found in on_ranks(3, _sleep_before_each, late, algorithm, background, calls):
+    for found in on_ranks(3, _sleep_before_each, late, algorithm, background, calls, tmp_path):
         others = [rank for rank in range(3) if rank != late]
         assert max(found.lateness) == found.lateness[late]
         # It sleeps in each call, and a rank that slept has not waited meanwhile.
@@ -243,8 +246,8 @@ def test_combining_needs_every_rank():
         diagnosis.GroupStatistics([first, other])
 
 
-def test_tables():
-    found = over_tcp(2, _sleep_before_each, 1, "ring", False, 2)[0]
+def test_tables(tmp_path):
+    found = over_tcp(2, _sleep_before_each, 1, "ring", False, 2, tmp_path)[0]
     assert json.loads(json.dumps(asdict(found.ranks[0])))["transport"] == "tcp"
     lines = str(found.ranks[0]).splitlines()
     assert lines[0] == "rank 0: a group of 2 ranks over tcp"
