@@ -62,7 +62,14 @@ def add_options(one: ArgumentParser) -> None:
         "--ssh", default="ssh", metavar="COMMAND", help="the ssh command, with its options (ssh)"
     )
     one.add_argument(
-        "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, -m and a module, or a command"
+        "-m",
+        dest="module",
+        nargs=REMAINDER,
+        metavar="MODULE",
+        help="the Python module to run, with its arguments",
+    )
+    one.add_argument(
+        "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, or a command, with its arguments"
     )
     one.set_defaults(run=run)
 
@@ -81,6 +88,8 @@ def run(options: Namespace) -> int:
     if options.restarts < 0:
         raise ValueError(f"--restarts must be 0 or more, not {options.restarts}")
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if options.module:
+        program = ["-m", *options.module]
     if not program:
         raise ValueError("name a program, as in: ringreduce run -n 2 train.py")
     python = program[0] == "-m" or program[0].endswith(".py")

@@ -74,6 +74,12 @@ def test_ranks_of_this_host(program):
     )
 
 
+@pytest.mark.parametrize("words", [("-m",), ("--", "-m")])
+def test_a_module(words, program):
+    run = ran("-n", 1, "--no-bind", *words, program.stem, "-n", 3, cwd=program.parent)
+    assert run.stdout.endswith("['-n', '3']\n"), run.stderr
+
+
 def test_lines_can_begin_with_the_rank(program):
     done = ran("-n", 2, "--prefix", program)
     assert sorted(done.stdout.splitlines()) == lines_of(2, [], [(0, 2), (1, 2)], "[{}] ")
