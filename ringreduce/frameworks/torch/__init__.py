@@ -42,9 +42,10 @@ def _register() -> None:
         dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
         env_rendezvous.extend()
         if os.environ.get("RINGREDUCE_AS"):
-            from ringreduce.frameworks.torch import as_gloo
+            from ringreduce.frameworks.torch import as_gloo, target
 
             as_gloo.check(os.environ["RINGREDUCE_AS"])
+            target.check()  # else Gloo itself serves
             as_gloo.install(_create_for_gloo, _is_ours)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from datetime import timedelta
 
 import torch
@@ -71,6 +72,34 @@ def alone_with_the_variable():
     except Exception as error:
         print(type(error).__name__, error)
         sys.exit(3)
+
+
+def _started(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    x = torch.full((5,), rank + 1.0)
+    dist.all_reduce(x)
+    assert (x == 3).all()
+    os.write(1, f"{backend_of(dist.distributed_c10d._get_default_group())}\n".encode())
+    dist.destroy_process_group()
+
+
+def spawned():
+    _by_torch("spawn")
+
+
+def forked():
+    _by_torch("fork")
+
+
+def _by_torch(how):
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(_started, (f"{folder}/store",), nprocs=2, start_method=how)
+
+
+def spawned_after_the_variable():
+    """As in a notebook, where torch may be imported already."""
+    os.environ["RINGREDUCE_AS"] = "gloo"
+    spawned()
 
 
 if __name__ == "__main__":

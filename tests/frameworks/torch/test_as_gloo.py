@@ -78,6 +78,53 @@ def test_the_switch_on_some_ranks_only(switched):
     assert took < 60, "a rank waited for its timeout"
 
 
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize(
+    "way, variable", [("spawned", "gloo"), ("forked", "gloo"), ("spawned_after_the_variable", "")]
+)
+def test_ranks_that_torch_starts(way, variable):
+    command, given = [sys.executable, str(PROGRAM), way], environment(RINGREDUCE_AS=variable)
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=100)
+    assert done.stdout.split() == ["torch_backend"] * 2, done.stderr
+
+
+TOO_OLD = """
+import torch, torch.distributed as dist
+torch.__version__ = "2.5.1"
+import ringreduce.frameworks.torch
+ringreduce.frameworks.torch.register()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(type(dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))).__module__)
+"""
+
+
+def test_too_old_a_torch_keeps_gloo_and_is_told():
+    given = environment(RINGREDUCE_AS="gloo", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    command = [sys.executable, "-c", TOO_OLD]
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
+    assert done.stdout == "torch.distributed.distributed_c10d\n", done.stderr
+    assert done.stderr.count("needs torch 2.6 or later; this is torch 2.5.1") == 1
+
+
+WITHOUT_DISTRIBUTED = """
+import sys, types, warnings
+warnings.simplefilter("error")
+torch = types.ModuleType("torch")
+torch.distributed = types.ModuleType("torch.distributed")
+torch.distributed.is_available = lambda: False
+sys.modules.update({"torch": torch, "torch.distributed": torch.distributed})
+import ringreduce.frameworks.torch
+ringreduce.frameworks.torch.register()
+"""
+
+
+def test_torch_without_distributed_is_left_alone():
+    """As where torch was built with USE_DISTRIBUTED=0, which has no groups for anybody to ask for."""
+    command, given = [sys.executable, "-c", WITHOUT_DISTRIBUTED], environment(RINGREDUCE_AS="gloo")
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_another_value_is_told():
     done = subprocess.run(
         [sys.executable, "-c", "import torch.distributed as dist; print(dist.is_backend_available('ringreduce'))"],
