@@ -35,17 +35,10 @@ RUNS = {
     "tensor and data parallel": (["tensor_parallel.py", "--data-parallel", "2"], 4, FLOAT32),
     "three dimensions": (["three_dimensions.py"], 8, FLOAT32),
     "zero": (["zero.py"], 2, FLOAT32),
-    "accelerate": (["accelerate_ddp.py"], 2, FLOAT32),
     "lightning": (["lightning_ddp.py"], 2, FLOAT32),
     "lightning fsdp2": (["lightning_ddp.py", "--fsdp2"], 3, FLOAT32),
-    "transformers": (["transformers_trainer.py"], 2, FLOAT32),
 }
-NEEDS = {
-    "accelerate": "accelerate",
-    "lightning": "lightning",
-    "lightning fsdp2": "lightning",
-    "transformers": "transformers",
-}
+NEEDS = {"lightning": "lightning", "lightning fsdp2": "lightning"}
 ALONE = (
     *(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")),
     "checkpoint",
