@@ -85,10 +85,13 @@ def sources(given: str | None, what: str, variable: str, inside: str) -> Path | 
     raise SystemExit(f"{variable}={given} is not {what}: it has no {inside}")
 
 
+def environment(vendor: str) -> dict[str, str]:
+    return os.environ | mpi.environment(vendor, home_of(vendor).home, 1)
+
+
 def compile_with(vendor: str, *words: object) -> None:
-    run = subprocess.run(
-        [str(home_of(vendor).home / "bin" / words[0]), *map(str, words[1:])], capture_output=True, text=True
-    )
+    command = [str(home_of(vendor).home / "bin" / words[0]), *map(str, words[1:])]
+    run = subprocess.run(command, env=environment(vendor), capture_output=True, text=True)
     if run.returncode != 0:
         raise SystemExit(f"{words[0]} of {vendor} ended with {run.returncode}: {run.stderr[-2000:]}")
 
@@ -143,7 +146,8 @@ def imb(folder: Path, vendor: str, iterations: int) -> Iterator[Benchmark]:
                     f"CFLAGS={flags}",
                     f"CXXFLAGS={flags}",
                 ]
-                subprocess.run(list(map(str, words)), check=True, stdout=subprocess.DEVNULL)
+                own = environment(vendor)
+                subprocess.run(list(map(str, words)), env=own, check=True, stdout=subprocess.DEVNULL)
     for suite, names in (("MPI1", MPI1), ("NBC", NBC)):
         for name in names:
             few = ["-iter", str(iterations)] if iterations else []

