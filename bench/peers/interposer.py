@@ -42,6 +42,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument(
         "--memory", choices=["ordinary", "mpi"], default="ordinary", help="mpi: of MPI_Alloc_mem"
     )
+    parser.add_argument("--op", choices=["sum", "user"], default="sum", help="user: made by MPI_Op_create")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0.4, help="seconds for each size (0.4)")
     parser.add_argument(
@@ -74,7 +75,7 @@ def launch(vendor: str, ranks: int, function: str, options: Namespace, library: 
     command = [
         *mpi.launcher(vendor, where.mpirun, ranks),
         *(str(program(vendor)), "--function", function, "--sizes", ",".join(map(str, asked))),
-        *("--budget", str(options.budget), "--memory", options.memory),
+        *("--budget", str(options.budget), "--memory", options.memory, "--op", options.op),
     ]
     own = os.environ | mpi.environment(vendor, where.home, ranks)
     own |= {"LD_PRELOAD": str(library), "RINGREDUCE_MPI": options.served}

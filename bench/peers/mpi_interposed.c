@@ -46,13 +46,20 @@ typedef void (*timed)(const buffers* b);
     MPI_Wait(&request, MPI_STATUS_IGNORE);    \
   }
 
+static MPI_Op op = MPI_SUM;
+
+static void add(void* in, void* so_far, int* count, MPI_Datatype* type) {
+  (void)type;
+  for (int i = 0; i < *count; ++i) ((float*)so_far)[i] += ((float*)in)[i];
+}
+
 #define WORLD MPI_COMM_WORLD
-BOTH(allreduce, Allreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
-BOTH(reduce, Reduce, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, 0, WORLD)
-BOTH(scan, Scan, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, WORLD)
-BOTH(exscan, Exscan, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, WORLD)
-BOTH(reduce_scatter, Reduce_scatter, b->send, b->receive, b->blocks, MPI_FLOAT, MPI_SUM, WORLD)
-BOTH(reduce_scatter_block, Reduce_scatter_block, b->send, b->receive, b->block, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH(allreduce, Allreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, op, WORLD)
+BOTH(reduce, Reduce, b->send, b->receive, b->count, MPI_FLOAT, op, 0, WORLD)
+BOTH(scan, Scan, b->send, b->receive, b->count, MPI_FLOAT, op, WORLD)
+BOTH(exscan, Exscan, b->send, b->receive, b->count, MPI_FLOAT, op, WORLD)
+BOTH(reduce_scatter, Reduce_scatter, b->send, b->receive, b->blocks, MPI_FLOAT, op, WORLD)
+BOTH(reduce_scatter_block, Reduce_scatter_block, b->send, b->receive, b->block, MPI_FLOAT, op, WORLD)
 BOTH(allgather, Allgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
 BOTH(allgatherv, Allgatherv, b->send, b->block, MPI_FLOAT, b->receive, b->blocks, b->offsets, MPI_FLOAT,
      WORLD)
@@ -65,7 +72,7 @@ BOTH(alltoallv, Alltoallv, b->send, b->blocks, b->offsets, MPI_FLOAT, b->receive
      MPI_FLOAT, WORLD)
 BOTH(bcast, Bcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
 BOTH(barrier, Barrier, WORLD)
-BOTH_WAITED(iallreduce, Iallreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH_WAITED(iallreduce, Iallreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, op, WORLD)
 BOTH_WAITED(iallgather, Iallgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
 BOTH_WAITED(ialltoall, Ialltoall, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
 BOTH_WAITED(ibcast, Ibcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
@@ -199,12 +206,12 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, wanted[0] == 'i' ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (strcmp(pr_option(argc, argv, "--op", "sum"), "user") == 0) MPI_Op_create(add, 1, &op);
   const pr_world world = pr_make_world(rank, ranks, cores, map_shared(rank));
   // A nonblocking call does not make a group, so a blocking one must come first. In addition, the first pass
   // through a ring of messages touches new memory.
   float few[32] = {0};
-  for (int i = 0; i < 20000 / ranks; ++i)
-    MPI_Allreduce(MPI_IN_PLACE, few, 32, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  for (int i = 0; i < 20000 / ranks; ++i) MPI_Allreduce(MPI_IN_PLACE, few, 32, MPI_FLOAT, op, MPI_COMM_WORLD);
   for (size_t f = 0; f < sizeof functions / sizeof functions[0]; ++f) {
     if (strcmp(functions[f].name, wanted) != 0) continue;
     const char* next = pr_option(argc, argv, "--sizes", "4,1024,65536,4194304");

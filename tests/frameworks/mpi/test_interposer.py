@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce.frameworks import mpi as interposer
-from tests.frameworks.mpi.conftest import PROGRAMS, ROOT
+from tests.frameworks.mpi.conftest import PROGRAMS, ROOT, STAY
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,6 +74,57 @@ def test_every_function(mpi, preload, ranks):
             assert counts[name][0] > counts[name][1], name
         for name in [*NONBLOCKING, *(f"{name}_c" for name in NONBLOCKING if large), "MPI_Ibarrier"]:
             assert (counts[name][0] > 0) == threads, name
+
+
+REDUCING = BLOCKING[:6]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ops_of_the_program(mpi, preload, ranks):
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
+    program = mpi.compile("operators.c", "forms.c", libraries=["-lm"])
+    ended = good(mpi.run(ranks, program, preload=preload, **variables))
+    for rank in range(ranks):
+        counts = ended.counts(rank)
+        for name in [*REDUCING, *(f"{name}_c" for name in REDUCING if mpi.vendor == "mpich")]:
+            assert counts[name][0] > 0, (name, counts)
+            assert counts[name][1] <= 2, (name, counts)  # the first call, and a datatype of the program's
+        for name in REDUCING:
+            assert counts["MPI_I" + name[4:].lower()][0] == 0, "an op may be freed before such a call ends"
+
+
+@pytest.mark.parametrize("algorithm", ["", "ring"])
+def test_ops_of_programs_that_differ_between_ranks(mpi, preload, algorithm):
+    names = ("operators.c", "other_operators.c")
+    one, other = (mpi.compile(name, "forms.c", libraries=["-lm"]) for name in names)
+    own = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}[mpi.vendor]
+    words = f"[ ${own} = 1 ] && exec {other} 3; exec {one}"
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "1"}
+    variables |= {"RINGREDUCE_ALGORITHM": algorithm} if algorithm else {}
+    ended = good(mpi.run(3, "sh", "-c", words, preload=preload, **variables))
+    assert (ended.counts()["MPI_Allreduce"][0] > 0) == (not algorithm)
+
+
+@pytest.mark.parametrize("how", ["function", "commutes", "predefined"])
+def test_ranks_whose_ops_differ(mpi, preload, tmp_path, how):
+    said = tmp_path / "said"
+    mpi.run(
+        3,
+        mpi.compile("disagreeing.c"),
+        how,
+        said,
+        preload=preload,
+        options=STAY[mpi.vendor],
+        RINGREDUCE_MPI="all",
+    )
+    lines = sorted(said.read_text().splitlines())
+    assert len(lines) == 3
+    for rank, line in enumerate(lines):
+        if how == "function":  # as with the library: nobody finds it, and every call ends
+            assert line == f"rank {rank}: nothing"
+        else:
+            assert line.startswith(f"rank {rank}: ringreduce: "), line
+            assert "user-defined" in line, line
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -146,10 +197,9 @@ def test_a_wrong_setting_switches_it_off(mpi, preload):
 
 def test_a_killed_rank_is_an_error_on_the_others(mpi, preload, tmp_path):
     # The launcher sees a shell that goes on for a while: else it may end the others before they have said a word.
-    options = ["--enable-recovery"] if mpi.vendor == "openmpi" else ["-disable-auto-cleanup"]
     words = f"{mpi.compile('calls.c')} 50 1 {tmp_path / 'said'}; sleep 2"
     start = time.monotonic()
-    mpi.run(3, "sh", "-c", words, preload=preload, options=options, RINGREDUCE_MPI="all")
+    mpi.run(3, "sh", "-c", words, preload=preload, options=STAY[mpi.vendor], RINGREDUCE_MPI="all")
     assert time.monotonic() - start < 20
     said = sorted((tmp_path / "said").read_text().splitlines())
     assert [line.split(",")[0] for line in said] == [

@@ -64,10 +64,21 @@ namespace {
 MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatype type, MPI_Op op,
                           Call& call) {
   const Kind* kind = predefined(type);
-  if (elements <= 0 || !kind || !reduces(*kind, op, call.op)) return not_ours;
+  if (elements <= 0 || !kind) return not_ours;
   call.collective = collective;
-  call.dtype = *kind->dtype;
+  if (kind->shape.plain && is_users(op)) {
+    call.op = user_defined;
+    call.dtype = kind->dtype.value_or(DType::uint8);
+  } else if (reduces(*kind, op, call.op)) {
+    call.dtype = *kind->dtype;
+  } else {
+    return not_ours;
+  }
   return elements * kind->shape.size;
+}
+
+void fill_op(MPI_Datatype type, MPI_Op op, ServedCall& served) {
+  if (served.call.op == user_defined) served.combine_by(op, type);
 }
 
 }  // namespace
@@ -82,6 +93,7 @@ MPI_Count Reduce::weigh(const Seat& seat, Call& call) const {
 }
 
 void Reduce::fill(const Seat& seat, ServedCall& served) const {
+  fill_op(type, op, served);
   served.call.count = static_cast<std::size_t>(count);
   served.call.input = send == MPI_IN_PLACE ? receive : send;
   served.call.output = gets(seat.rank()) ? receive : nullptr;
@@ -97,13 +109,14 @@ MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
 }
 
 void ReduceScatter::fill(const Seat& seat, ServedCall& served) const {
+  fill_op(type, op, served);
   const MPI_Count own = counts[seat.rank()];
   served.call.input = send == MPI_IN_PLACE ? receive : send;
   served.call.output = receive;
   if (send == MPI_IN_PLACE) {
     // All ranks' input lies in the result's memory, but the engine expects this rank's result elsewhere: its
     // own block is in the middle. The result therefore goes through another buffer.
-    std::byte* room = served.room(static_cast<std::size_t>(own) * size_of(served.call.dtype));
+    std::byte* room = served.room(static_cast<std::size_t>(own) * element_of(served.call));
     served.call.output = room;
     served.land(room, receive, own, type);
   }

@@ -5,6 +5,7 @@
 #include "fronts/mpi/interpose/background.h"
 #include "fronts/mpi/interpose/counts.h"
 #include "fronts/mpi/interpose/runtime.h"
+#include "fronts/mpi/interpose/settings.h"
 
 namespace ringreduce::mpi {
 
@@ -14,6 +15,9 @@ Decision decide(Seat* seat, Function function, bool in_background, const Asked& 
   if (!seat || !seat->may_take(function, in_background)) return Decision::hand_on;
   const MPI_Count bytes = asked.weigh(*seat, call);
   if (bytes < 0) return Decision::hand_on;
+  // A nonblocking call may outlive a program's op, and not every algorithm that the user names keeps the
+  // ranks' order.
+  if (call.op == user_defined && (in_background || names_algorithms())) return Decision::hand_on;
   return seat->decide(function, in_background, static_cast<std::size_t>(bytes));
 }
 

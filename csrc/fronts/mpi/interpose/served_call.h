@@ -5,9 +5,11 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/planning/call.h"
+#include "fronts/mpi/interpose/programs_op.h"
 #include "fronts/mpi/interpose/types.h"
 
 namespace ringreduce::mpi {
@@ -26,6 +28,8 @@ class ServedCall : public Steps {
   void pack(const void* from, MPI_Count count, MPI_Datatype type, std::byte* to) const;
   // Memory that belongs to the call.
   std::byte* room(std::size_t bytes);
+  // Combines with an op of the program's, in elements of a predefined datatype.
+  void combine_by(MPI_Op op, MPI_Datatype type) { call.user_op = &op_.emplace(op, type); }
   // When the call is complete, copies these elements from a message to the program's memory.
   void land(const std::byte* from, void* to, MPI_Count count, MPI_Datatype type) {
     landings_.push_back({from, to, count, type});
@@ -50,6 +54,7 @@ class ServedCall : public Steps {
 
   const MPI_Comm comm_;
   bool begun_ = false;
+  std::optional<ProgramsOp> op_;
   std::vector<std::unique_ptr<std::byte[]>> rooms_;
   std::vector<Landing> landings_;
   std::vector<MPI_Datatype> kept_;

@@ -29,4 +29,9 @@ Mode mode() {
   return read;
 }
 
+bool names_algorithms() {
+  static const bool set = std::getenv("RINGREDUCE_ALGORITHM") != nullptr;
+  return set;
+}
+
 }  // namespace ringreduce::mpi

@@ -10,4 +10,7 @@ namespace ringreduce::mpi {
 enum class Mode : std::uint8_t { off, measured, all };
 Mode mode();
 
+// Whether RINGREDUCE_ALGORITHM is set; the same on all ranks.
+bool names_algorithms();
+
 }  // namespace ringreduce::mpi

@@ -85,6 +85,18 @@ bool reduces(const Kind& kind, MPI_Op op, Op& found) {
   return false;
 }
 
+bool is_users(MPI_Op op) {
+  for (MPI_Op known : {MPI_OP_NULL, MPI_SUM, MPI_MAX, MPI_MIN, MPI_PROD, MPI_BAND, MPI_BOR, MPI_BXOR,
+                       MPI_LAND, MPI_LOR, MPI_LXOR, MPI_MAXLOC, MPI_MINLOC, MPI_REPLACE, MPI_NO_OP,
+#ifdef MPIX_EQUAL
+                       MPIX_EQUAL
+#endif
+       }) {
+    if (op == known) return false;
+  }
+  return true;
+}
+
 Shape shape_of(MPI_Datatype type) {
   if (type == MPI_DATATYPE_NULL) return {};
   const Kind* kind = predefined(type);

@@ -30,4 +30,7 @@ const Kind* predefined(MPI_Datatype type);
 // Whether `op` is predefined, defined by MPI for this datatype, and supported by the engine.
 bool reduces(const Kind& kind, MPI_Op op, Op& found);
 
+// Whether a program has made it. A handle that was never an op is not told from one that is.
+bool is_users(MPI_Op op);
+
 }  // namespace ringreduce::mpi

@@ -1,0 +1,34 @@
+#include "fronts/mpi/interpose/programs_op.h"
+
+#include "fronts/mpi/interpose/types.h"
+#include "transport/interface/errors.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+bool does_commute(MPI_Op op) {
+  int commutes = 0;
+  return PMPI_Op_commutative(op, &commutes) == MPI_SUCCESS && commutes != 0;
+}
+
+}  // namespace
+
+// Ranks agree on the elements, and on whether the op commutes. Nothing else about it is the same on all ranks
+// of every right program: its handle and number differ where ranks make different ops before it, and its
+// function's file and place where they run different programs or compile it while they run.
+ProgramsOp::ProgramsOp(MPI_Op op, MPI_Datatype type)
+    : ProgramsOp(op, type, does_commute(op), static_cast<std::size_t>(shape_of(type).size)) {}
+
+ProgramsOp::ProgramsOp(MPI_Op op, MPI_Datatype type, bool does_commute, std::size_t element_bytes)
+    : UserOp("user-defined", does_commute, element_bytes, 2 * element_bytes + (does_commute ? 1 : 0)),
+      op_(op),
+      type_(type) {}
+
+// The engine's blocks are short enough for an int.
+void ProgramsOp::apply(const void* left, void* right, std::size_t count, DType /*dtype*/) const {
+  if (PMPI_Reduce_local(left, right, static_cast<int>(count), type_, op_) != MPI_SUCCESS) {
+    throw OpFailed("MPI_Reduce_local failed with the program's op");
+  }
+}
+
+}  // namespace ringreduce::mpi
