@@ -50,6 +50,16 @@ Prints the rate that no all-reduce along spanning trees can exceed, the links th
 come close, and the predicted fastest choice for each size. docs/studies.md describes the file.
 """
 
+PLAN = """\
+Predicts how fast a job trains on a cluster with each strategy, and what bounds it. Nothing runs.
+
+  ringreduce plan job.toml cluster.toml                     all strategies on the whole cluster
+  ringreduce plan job.toml cluster.toml -n 8,64,256         on several numbers of ranks
+  ringreduce plan job.json cluster.toml -s zero2:bucket_mb=50,data_parallel:accumulation=4
+
+docs/planning.md describes both files, and the strategies with their settings.
+"""
+
 STUDY = """\
 Measures which algorithm wins where, and whether the difference is real.
 
@@ -149,6 +159,10 @@ def simulate(options: Namespace) -> int:
     return int(study("simulate.command").run(options))
 
 
+def plan(options: Namespace) -> int:
+    return int(study("plan.command").run(options))
+
+
 def fit(options: Namespace) -> int:
     return int(study("model.command").fit_model(options))
 
@@ -210,6 +224,17 @@ def add_simulate_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--trace", type=Path, metavar="JSON", help="write the same for Perfetto")
     parser.set_defaults(run=simulate)
+
+
+def add_plan_options(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="a job in JSON or TOML")
+    parser.add_argument("cluster", metavar="CLUSTER", help="a cluster in TOML or JSON")
+    parser.add_argument(
+        "-s", "--strategy", type=names, default=["all"], help='strategies, separated by commas, or "all"'
+    )
+    parser.add_argument("-n", "--world", type=names, default=[], help="numbers of ranks, such as 8,64,256")
+    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.set_defaults(run=plan)
 
 
 class Version(Action):
@@ -293,6 +318,13 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_simulate_options(one)
+    one = commands.add_parser(
+        "plan",
+        help="predict how fast a model trains on a cluster",
+        description=PLAN,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_plan_options(one)
     one = commands.add_parser(
         "synthesise",
         help="make an all-reduce for a network",

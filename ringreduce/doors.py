@@ -17,7 +17,7 @@ __all__ = ["DOORS", "Renamed"]
 
 _WINGS = {
     "frameworks": "horovod jax ray tensorflow torchft",
-    "studies": "bench model simulate study synthesis",
+    "studies": "bench model plan simulate study synthesis",
     "training": "balance compression elastic low_communication parameter_server",
 }
 DOORS = {name: f"{wing}.{name}" for wing, names in _WINGS.items() for name in names.split()}

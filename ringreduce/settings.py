@@ -71,4 +71,6 @@ def first_problem(error: ValidationError) -> str:
     else:
         text = f": {problem['msg'].removeprefix('Value error, ')}"
     more = len(problems) - 1
-    return place + text + (f" ({more} more problem{'s' if more > 1 else ''})" if more else "")
+    return (place + text).removeprefix(": ") + (
+        f" ({more} more problem{'s' if more > 1 else ''})" if more else ""
+    )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringreduce.training.foundation import broadcast
-from ringreduce.training.foundation.assignment import assign
+from ringreduce.training.foundation.filling import assign
 from tests.training.models import on_ranks
 
 

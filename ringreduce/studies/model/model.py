@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,7 @@ class Model(Table):
         world: int,
         collective: str = "all_reduce",
         ranks_per_host: int | None = None,
+        change: Callable[[Network], Network] | None = None,
         **options: Any,
     ) -> Outcome:
         """Predicts how long a collective takes on this machine.
@@ -186,12 +187,14 @@ class Model(Table):
             world: The number of ranks.
             collective: The collective.
             ranks_per_host: As for :meth:`network`.
+            change: Returns the network to simulate in place of :meth:`network`'s.
             **options: Further arguments of :func:`ringreduce.simulate.simulate`.
 
         Raises:
             ValueError: As for :meth:`network` and :func:`ringreduce.simulate.simulate`.
         """
         network = self.network(world, nbytes, ranks_per_host)
+        network = change(network) if change else network
         outcome = simulate(algorithm, nbytes, network, collective, **options)
         # Several hosts with several ranks each were not measured, so there is no correction for them.
         one_host = network.topology.ranks_per_host == world

@@ -1,4 +1,4 @@
-"""Rates in files, such as "100 Gbit/s"."""
+"""Rates and sizes in files, such as "100 Gbit/s" and "80 GB"."""
 
 from __future__ import annotations
 
@@ -7,22 +7,36 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-__all__ = ["Rate", "bytes_per_second"]
+__all__ = ["Bytes", "Rate", "bytes_per_second", "count_of_bytes"]
 
 UNITS = {"B": 1.0, "bit": 1 / 8}
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+AMOUNT = r"([\d.]+(?:e[+-]?\d+)?) *([kMGT]|[KMG]i|)(bit|B)"
+
+
+def _amount(text: str, suffix: str, wanted: str) -> float:
+    found = re.fullmatch(AMOUNT + suffix, text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not {wanted}")
+    number, prefix, unit = found.groups()
+    return float(number) * PREFIXES[prefix] * UNITS[unit]
 
 
 def bytes_per_second(value: Any) -> Any:
     """Converts a rate such as "100 Gbit/s" or "12.5 GB/s" to bytes per second. Numbers are returned unchanged."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?) *([kMGT]|[KMG]i|)(bit|B)/s", value.strip())
-    if found is None:
-        raise ValueError(f"{value!r} is not a rate; write '100 Gbit/s' or '12.5 GB/s'")
-    number, prefix, unit = found.groups()
-    return float(number) * PREFIXES[prefix] * UNITS[unit]
+    return _amount(value, "/s", "a rate; write '100 Gbit/s' or '12.5 GB/s'")
+
+
+def count_of_bytes(value: Any) -> float:
+    """Converts a size such as "80 GB" or "24 GiB" to bytes. A number alone is refused: it lacks its unit."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} lacks a unit; write '80 GB' or '24 GiB'")
+    return _amount(value, "", "a size; write '80 GB' or '24 GiB'")
 
 
 Rate = Annotated[float, BeforeValidator(bytes_per_second)]
 """Bytes per second."""
+Bytes = Annotated[float, BeforeValidator(count_of_bytes)]
+"""Bytes."""

@@ -1,0 +1,101 @@
+"""The command ``ringreduce plan``."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from ringreduce.studies.plan.cluster import Cluster, read_cluster
+from ringreduce.studies.plan.job import Job
+from ringreduce.studies.plan.prediction import Prediction, Simulations, predict, sensitivity
+from ringreduce.studies.plan.strategies import STRATEGIES, strategy
+from ringreduce.studies.plan.transformer import read_job
+from ringreduce.text import human_seconds, layout
+
+__all__ = ["as_json", "run", "table"]
+
+HEADING = ["strategy", "ranks", "step", "exposed", "efficiency", "memory, GB", "link, GB", "bound by"]
+
+
+def run(options: Namespace) -> int:
+    job, cluster = read_job(Path(options.job)), read_cluster(Path(options.cluster))
+    asked = list(STRATEGIES) if options.strategy == ["all"] else options.strategy
+    chosen = {text: strategy(text) for text in asked}
+    worlds = [_world(text) for text in options.world] or [cluster.world]
+    simulations = Simulations(cluster)
+    found = [
+        (text, predict(job, cluster, each, world, simulations))
+        for world in worlds
+        for text, each in chosen.items()
+    ]
+    if not any(one.fits for _, one in found):
+        least = min(found, key=lambda one: one[1].memory.total)
+        raise ValueError(
+            f"{options.cluster}: device.memory: no strategy fits; {least[0]} needs least, "
+            f"{least[1].memory.total / 1e9:.3g} GB on {least[1].world} ranks"
+        )
+    print(as_json(found) if options.format == "json" else table(found, job, cluster))
+    if options.format == "table":
+        print(*_advice(found, job, cluster), sep="\n")
+    return 0
+
+
+def _world(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise ValueError(f"-n: {text!r} is not a number of ranks")
+    return int(text)
+
+
+def table(found: list[tuple[str, Prediction]], job: Job, cluster: Cluster) -> str:
+    """Returns a table with a line for each strategy and world, the fastest of each world first."""
+    priced = cluster.device.price_per_hour > 0
+    heading = [*HEADING[:3], f"{job.unit}/s", *HEADING[3:], *(["per million"] if priced else [])]
+    rows = [heading]
+    for text, one in sorted(found, key=lambda pair: (pair[1].world, not pair[1].fits, pair[1].seconds)):
+        memory = f"{one.memory.total / 1e9:.3g}" + ("" if one.fits else " (too much)")
+        figures = [
+            human_seconds(one.seconds), _short(one.rate), human_seconds(one.exposed), f"{100 * one.efficiency:.1f} %",
+            memory, f"{one.link_bytes / 1e9:.3g}", one.bound,
+        ]  # fmt: skip
+        rows.append([text, str(one.world), *figures, *([f"{one.price:.3g}"] if priced else [])])
+    title = (
+        f"{job.name}: {job.elements:,} parameters, {job.samples:,} {job.unit} in each rank's pass, predicted"
+    )
+    return "\n".join([title, *layout(rows)])
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _advice(found: list[tuple[str, Prediction]], job: Job, cluster: Cluster) -> list[str]:
+    """Returns, for the fastest strategy of the largest world, the memory by part and what would change its speed."""
+    world = max(one.world for _, one in found)
+    text, best = min((pair for pair in found if pair[1].world == world and pair[1].fits),
+                     key=lambda pair: pair[1].seconds, default=(None, None))  # fmt: skip
+    if text is None or best is None:
+        return []
+    held = best.memory
+    parts = {"parameters": held.parameters, "gradients": held.gradients, "optimizer": held.optimizer,
+             "activations": held.activations, "buffers": held.buffers}  # fmt: skip
+    changes = sensitivity(job, cluster, best.strategy, world)
+    return [
+        "",
+        f"{text} on {world} ranks, GB of each: "
+        + ", ".join(f"{name} {n / 1e9:.3g}" for name, n in parts.items()),
+        "; ".join(f"{name}: {100 * gain:+.1f} %" for name, gain in changes.items()),
+    ]
+
+
+def as_json(found: list[tuple[str, Prediction]]) -> str:
+    """Returns the predictions as JSON. Times are in seconds, sizes in bytes."""
+    rows = [
+        {
+            "strategy": text, "world": one.world, "seconds": one.seconds, "rate": one.rate, "exposed": one.exposed,
+            "efficiency": one.efficiency, "memory": vars(one.memory), "fits": one.fits, "link_bytes": one.link_bytes,
+            "price": one.price, "causes": one.causes,
+        }
+        for text, one in found
+    ]  # fmt: skip
+    return json.dumps(rows, indent=1)

@@ -1,0 +1,100 @@
+"""What all strategies of data parallelism share: passes, buckets, and the optimizer's step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from ringreduce.settings import Table
+from ringreduce.studies.plan.job import Job, Parameter
+from ringreduce.studies.plan.operations import Memory, Operations
+
+__all__ = ["MB", "Bucket", "Strategy", "backward", "buckets_of", "forward", "replicated"]
+
+MB = 1 << 20
+
+
+class Bucket(Table):
+    """Gradients that travel together.
+
+    Attributes:
+        nbytes: Their bytes.
+        first, last: The numbers of the layers that compute the first and the last of them.
+    """
+
+    nbytes: int
+    first: int
+    last: int
+
+
+class Strategy(Table):
+    """A strategy.
+
+    Attributes:
+        accumulation: The number of forward and backward passes in a step. Only the last one exchanges gradients.
+    """
+
+    title: ClassVar[str]
+    accumulation: PositiveInt = 1
+
+    @abstractmethod
+    def build(self, job: Job, world: int) -> Operations:
+        """Returns the operations of a step of one rank."""
+
+    @abstractmethod
+    def memory(self, job: Job, world: int) -> Memory:
+        """Returns the bytes that a rank holds."""
+
+    def local_passes(self, job: Job, steps: Operations) -> None:
+        """Adds what a step does before its last pass."""
+        steps.compute("other", "other", job.other_s)
+        for _ in range(self.accumulation - 1):
+            forward(job, steps)
+            backward(job, steps)
+
+
+def forward(job: Job, steps: Operations) -> None:
+    for layer in job.layers:
+        steps.compute(layer.name, "forward", layer.forward_s)
+
+
+def backward(
+    job: Job, steps: Operations, copies: int = 0, before: Mapping[int, Callable[[], Sequence[int]]] | None = None,
+    then: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
+    """Adds a backward pass.
+
+    Args:
+        copies: How often each gradient is copied.
+        before: For some layers, a function that returns what they wait for.
+        then: Called after each layer with its number and that of its operation.
+    """
+    for number in reversed(range(len(job.layers))):
+        layer = job.layers[number]
+        copied = copies * sum(each.nbytes for each in layer.parameters) / job.copy_rate
+        after = before[number]() if before and number in before else ()
+        done = steps.compute(layer.name, "backward", layer.backward_s + copied, after)
+        if then is not None:
+            then(number, done)
+
+
+def buckets_of(job: Job, assigned: Sequence[Sequence[int]]) -> list[Bucket]:
+    """Returns buckets from the positions of their gradients in the order in which these come."""
+    arrivals: list[tuple[int, Parameter]] = list(job.arrivals())
+    return [
+        Bucket(
+            nbytes=sum(arrivals[place][1].nbytes for place in places),
+            first=arrivals[places[0]][0],
+            last=arrivals[places[-1]][0],
+        )
+        for places in assigned
+    ]
+
+
+def replicated(job: Job, buffers: float = 0.0) -> Memory:
+    """Returns the memory of a rank that holds everything."""
+    state = job.optimizer.state_bytes * job.elements
+    return Memory(job.nbytes, job.nbytes, state, job.activation_bytes, buffers)

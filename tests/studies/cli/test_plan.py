@@ -1,0 +1,96 @@
+"""``ringreduce plan``."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+from ringreduce.cli import main
+
+JOB = """
+[transformer]
+layers = 4
+width = 512
+heads = 8
+sequence = 256
+vocabulary = 1000
+batch = 2
+flops = 1e12
+memory_rate = "100 GB/s"
+"""
+CLUSTER = """
+[network]
+kind = "fat_tree"
+hosts = 4
+ranks_per_host = 2
+hosts_per_leaf = 2
+rate = "10 Gbit/s"
+[costs.between]
+send_us = 1
+[device]
+memory = "16 GB"
+price_per_hour = 2
+"""
+RECORDED = {"samples": 4, "layers": [{"name": "a", "forward_s": 1, "backward_s": 2,
+                                      "parameters": [{"name": "w", "numel": 1000}]}]}  # fmt: skip
+
+
+def plan(folder, *options, job=JOB, cluster=CLUSTER):
+    (folder / "cluster.toml").write_text(cluster)
+    name = "job.toml" if isinstance(job, str) else "job.json"
+    (folder / name).write_text(job if isinstance(job, str) else json.dumps(job))
+    return main(["plan", str(folder / name), str(folder / "cluster.toml"), *options])
+
+
+def test_a_table_compares_strategies_and_numbers_of_ranks(tmp_path, capsys):
+    assert plan(tmp_path, "-n", "1,2,8") == 0
+    title, heading, *rows = capsys.readouterr().out.splitlines()
+    assert title.startswith("job: 13,253,632 parameters") and "tokens/s" in heading
+    assert [row.split()[1] for row in rows[:15]] == ["1"] * 5 + ["2"] * 5 + ["8"] * 5
+    assert "twice the bandwidth: +" in rows[-1]
+
+
+def test_json_has_the_same_figures(tmp_path, capsys):
+    assert plan(tmp_path, "-s", "zero2,data_parallel:bucket_mb=5", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["strategy"] for one in found] == ["zero2", "data_parallel:bucket_mb=5"]
+    assert all(
+        one["world"] == 8 and sum(one["causes"].values()) == pytest.approx(one["seconds"]) for one in found
+    )
+
+
+def test_a_recorded_job_may_be_json(tmp_path, capsys):
+    assert plan(tmp_path, "-s", "ddp", job=RECORDED) == 0
+    assert "samples/s" in capsys.readouterr().out
+
+
+def without(key):
+    return {name: value for name, value in RECORDED.items() if name != key}
+
+
+def recorded(**layer):
+    return {**RECORDED, "layers": [{**RECORDED["layers"][0], **layer}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "message"),
+    [
+        ([], {"job": recorded(backward_s=0)}, "job.json: layers: no layer has a backward pass, backward_s is 0"),
+        ([], {"job": recorded(parameters=[])}, "job.json: layers: no layer has parameters"),
+        ([], {"job": without("samples")}, "job.json: samples: Field required"),
+        ([], {"job": recorded(seconds=3)}, "job.json: layers.0.seconds: there is no such key"),
+        ([], {"job": JOB.replace("heads = 8", "heads = 7")}, "transformer: width, 512, must be a multiple of heads, 7"),
+        ([], {"cluster": CLUSTER.replace('"16 GB"', "16")}, "cluster.toml: device.memory: 16 lacks a unit"),
+        ([], {"cluster": CLUSTER.replace("10 Gbit/s", "10 Gbit")}, "cluster.toml: network.fat_tree.rate: '10 Gbit' is"),
+        ([], {"cluster": CLUSTER.replace('"16 GB"', '"1 MB"')}, "device.memory: no strategy fits; fsdp2 needs least"),
+        ([], {"cluster": 'model = "none.json"\nranks_per_host = 2'}, "none.json: No such file"),
+        (["-s", "zero4"], {}, "there is no strategy 'zero4'"),
+        (["-n", "many"], {}, "-n: 'many' is not a number of ranks"),
+        (["-n", "7"], {}, "world must be a multiple of ranks_per_host, 2, up to 131072, not 7"),
+    ],
+)  # fmt: skip
+def test_wrong_input_gets_one_line_that_names_the_place(tmp_path, capsys, options, change, message):
+    assert plan(tmp_path, *options, **change) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

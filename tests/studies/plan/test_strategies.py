@@ -1,0 +1,149 @@
+"""What strategies do in a step: the collectives, their bytes and order, and the memory."""
+
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+import ringreduce
+from ringreduce.studies.plan import Job, Layer, Optimizer, Parameter, strategy
+from tests.studies.plan.jobs import MB, job
+
+
+def sent(name, made, world=4):
+    return [
+        (one.collective, one.nbytes / MB) for one in strategy(name).build(made, world).all if one.collective
+    ]
+
+
+def test_ddp_sends_a_small_bucket_first_and_then_full_ones():
+    assert sent("ddp", job(layers=30)) == [
+        ("all_reduce", 2),
+        ("all_reduce", 26),
+        ("all_reduce", 26),
+        ("all_reduce", 6),
+    ]
+
+
+def test_data_parallel_halves_what_remains():
+    assert sent("data_parallel", job(layers=30)) == [("all_reduce", size) for size in (2, 26, 16, 8, 4, 2, 2)]
+
+
+def test_zero1_adds_the_gathering_of_all_parameters():
+    made = job(layers=4)
+    assert (
+        sent("zero1:bucket_mb=4", made) == sent("data_parallel:bucket_mb=4", made) + [("all_gather", 4)] * 2
+    )
+
+
+def test_zero2_scatters_gradients_and_gathers_parameters():
+    found = sent("zero2:bucket_mb=4", job(layers=4))
+    assert [name for name, _ in found] == ["reduce_scatter"] * 2 + ["all_gather"] * 2
+    assert [size for _, size in found] == [4, 4] * 2
+
+
+def test_zero2_computes_no_third_bucket_before_the_first_has_been_sent():
+    steps = strategy("zero2:bucket_mb=2").build(job(layers=4), 4).all
+    third = next(one for one in steps if one.kind == "backward" and one.name == "layer 1")
+    assert [steps[number].name for number in third.after] == ["bucket 0"]
+
+
+def test_fsdp2_gathers_each_unit_twice_or_once_if_it_keeps_the_parameters():
+    assert [name for name, _ in sent("fsdp2", job(layers=3))].count("all_gather") == 6
+    assert [name for name, _ in sent("fsdp2:reshard=false", job(layers=3))].count("all_gather") == 3
+    assert [name for name, _ in sent("fsdp2", job(layers=3))].count("reduce_scatter") == 3
+
+
+def test_fsdp2_gathers_a_unit_while_the_one_before_it_computes():
+    steps = strategy("fsdp2").build(job(layers=3), 4).all
+    gathered = [one for one in steps if one.collective == "all_gather"]
+    # The third unit may be gathered when the first has been computed.
+    assert [steps[number].name for number in gathered[2].after] == ["layer 0"]
+    waiting = strategy("fsdp2:prefetch=false").build(job(layers=3), 4).all
+    gathered = [one for one in waiting if one.collective == "all_gather"]
+    assert [waiting[number].name for number in gathered[2].after] == ["layer 1"]
+
+
+def test_accumulation_computes_more_and_sends_as_much():
+    once, thrice = (strategy(f"data_parallel:accumulation={n}").build(job(), 4).all for n in (1, 3))
+    assert [one.nbytes for one in once if one.collective] == [one.nbytes for one in thrice if one.collective]
+    assert sum(one.kind == "forward" for one in thrice) == 3 * sum(one.kind == "forward" for one in once)
+
+
+def test_memory_of_adam_by_stage():
+    """Table of the ZeRO paper: 4 + 4 + 8 bytes for each element in float32."""
+    made, world = job(layers=4, nbytes=2 * MB), 4
+    whole = 8 * MB
+    zero1 = strategy("zero1").memory(made, world)
+    assert (zero1.parameters, zero1.gradients, zero1.optimizer) == (whole, whole, 2 * whole / world)
+    zero2 = strategy("zero2").memory(made, world)
+    assert (zero2.parameters, zero2.gradients, zero2.optimizer) == (whole, whole / world, 2 * whole / world)
+    fsdp2 = strategy("fsdp2").memory(made, world)
+    assert fsdp2.parameters == fsdp2.gradients == whole / world and fsdp2.activations == 4000
+    assert strategy("ddp").memory(made, world).total == whole * 5 + 4000
+    assert strategy("data_parallel").memory(made, world).total == whole * 4 + 4000
+
+
+def _buckets(comm, widths, limits):
+    import torch
+
+    from ringreduce import DataParallel
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in pairwise(widths)))
+    wrapped = DataParallel(model, comm, first_bucket_mb=limits[0], bucket_mb=limits[1])
+    for _ in range(2):
+        wrapped(torch.randn(2, widths[0])).sum().backward()
+    return [bucket.nbytes for bucket in wrapped.timings.buckets]
+
+
+@pytest.mark.parametrize("limits", [(1.0, 25.0), (0.05, 0.3), (0.1, 10.0)])
+def test_buckets_are_those_of_data_parallel(limits):
+    pytest.importorskip("torch")
+    widths = [64, 512, 300, 256, 256, 128, 1000, 10]
+    measured = ringreduce.run(_buckets, 2, widths, limits)[0]
+    layers = [
+        Layer(
+            name=str(n), forward_s=1, backward_s=1,
+            parameters=[Parameter(name=f"{n}.weight", numel=a * b), Parameter(name=f"{n}.bias", numel=b)],
+        )
+        for n, (a, b) in enumerate(pairwise(widths))
+    ]  # fmt: skip
+    made = Job(samples=2, layers=layers, optimizer=Optimizer())
+    name = f"data_parallel:first_bucket_mb={limits[0]}:bucket_mb={limits[1]}"
+    assert [bucket.nbytes for bucket in strategy(name).buckets(made)] == measured
+
+
+@pytest.mark.parametrize("limit", [1.0, 25.0])
+def test_buckets_are_those_of_torchs_ddp(limit):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed")
+    widths = [64, 512, 300, 256, 2560, 1280, 1000, 10]
+    model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in pairwise(widths)))
+    parameters = list(model.parameters())[::-1]
+    expected, _ = torch.distributed._compute_bucket_assignment_by_size(parameters, [MB, int(limit * MB)])
+    layers = [
+        Layer(
+            name=str(n), forward_s=1, backward_s=1,
+            parameters=[Parameter(name=f"{n}.weight", numel=a * b), Parameter(name=f"{n}.bias", numel=b)],
+        )
+        for n, (a, b) in enumerate(pairwise(widths))
+    ]  # fmt: skip
+    made = Job(samples=2, layers=layers, optimizer=Optimizer())
+    found = [bucket.nbytes for bucket in strategy(f"ddp:bucket_mb={limit}").buckets(made)]
+    assert found == [sum(parameters[place].nbytes for place in places) for places in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("zero4", "there is no strategy 'zero4'; there are ddp, data_parallel, zero1, zero2, fsdp2"),
+        ("zero2:bucket=3", "strategy 'zero2:bucket=3': bucket: there is no such key"),
+        ("ddp:bucket_mb=0", "strategy 'ddp:bucket_mb=0': bucket_mb must be > 0, not 0"),
+    ],
+)
+def test_a_wrong_strategy_is_named(text, message):
+    with pytest.raises(ValueError) as error:
+        strategy(text)
+    assert str(error.value) == message
