@@ -56,6 +56,7 @@ Predicts how fast a job trains on a cluster with each strategy, and what bounds 
   ringreduce plan job.toml cluster.toml                     all strategies on the whole cluster
   ringreduce plan job.toml cluster.toml -n 8,64,256         on several numbers of ranks
   ringreduce plan job.json cluster.toml -s zero2:bucket_mb=50,data_parallel:accumulation=4
+  ringreduce plan --samples 32 record train.py              record a job from a training program, in train.json
 
 docs/planning.md describes both files, and the strategies with their settings.
 """
@@ -227,8 +228,17 @@ def add_simulate_options(parser: ArgumentParser) -> None:
 
 
 def add_plan_options(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="a job in JSON or TOML")
-    parser.add_argument("cluster", metavar="CLUSTER", help="a cluster in TOML or JSON")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="JOB CLUSTER",
+        help="two files in TOML or JSON, or: record PROGRAM -- ARGUMENTS",
+    )
+    parser.add_argument("--samples", type=int, help="with record: the samples (or tokens) of a step")
+    parser.add_argument("--unit", default="samples", help='with record: what is counted ("samples")')
+    parser.add_argument(
+        "-o", "--output", type=Path, help="with record: the job's file (the program's name with .json)"
+    )
     parser.add_argument(
         "-s", "--strategy", type=names, default=["all"], help='strategies, separated by commas, or "all"'
     )

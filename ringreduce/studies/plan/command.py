@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -19,7 +20,13 @@ HEADING = ["strategy", "ranks", "step", "exposed", "efficiency", "memory, GB", "
 
 
 def run(options: Namespace) -> int:
-    job, cluster = read_job(Path(options.job)), read_cluster(Path(options.cluster))
+    if options.what[:1] == ["record"]:
+        return _record(options)
+    if len(options.what) != 2:
+        raise ValueError(
+            f"plan needs a job and a cluster, or: record PROGRAM, not {' '.join(options.what)!r}"
+        )
+    job, cluster = read_job(Path(options.what[0])), read_cluster(Path(options.what[1]))
     asked = list(STRATEGIES) if options.strategy == ["all"] else options.strategy
     chosen = {text: strategy(text) for text in asked}
     worlds = [_world(text) for text in options.world] or [cluster.world]
@@ -32,12 +39,26 @@ def run(options: Namespace) -> int:
     if not any(one.fits for _, one in found):
         least = min(found, key=lambda one: one[1].memory.total)
         raise ValueError(
-            f"{options.cluster}: device.memory: no strategy fits; {least[0]} needs least, "
+            f"{options.what[1]}: device.memory: no strategy fits; {least[0]} needs least, "
             f"{least[1].memory.total / 1e9:.3g} GB on {least[1].world} ranks"
         )
     print(as_json(found) if options.format == "json" else table(found, job, cluster))
     if options.format == "table":
         print(*_advice(found, job, cluster), sep="\n")
+    return 0
+
+
+def _record(options: Namespace) -> int:
+    if len(options.what) < 2 or options.samples is None:
+        raise ValueError("plan record needs a program, and --samples: how many a step of it processes")
+    if options.samples < 1:
+        raise ValueError(f"--samples must be at least 1, not {options.samples}")
+    program = Path(options.what[1])
+    path = options.output or program.with_suffix(".json")
+    # Needs torch, which plans of described jobs do not.
+    recording = importlib.import_module("ringreduce.studies.plan.record")
+    recording.record_program(path, program, options.what[2:], options.samples, options.unit)
+    print(f"Job: {path}")
     return 0
 
 

@@ -130,9 +130,12 @@ class Job(Table):
         """The bytes that a forward pass keeps."""
         return sum(layer.activation_bytes for layer in self.layers)
 
-    def update_s(self, share: float = 1.0) -> float:
-        """Returns the seconds of the optimizer's step for a share of all elements. The number of tensors remains."""
-        return self.optimizer.element_s * self.elements * share + self.optimizer.tensor_s * self.tensors
+    def update_s(self, elements: float = 1.0, tensors: float = 1.0) -> float:
+        """Returns the seconds of the optimizer's step for a share of all elements, in a share of all tensors."""
+        return (
+            self.optimizer.element_s * self.elements * elements
+            + self.optimizer.tensor_s * self.tensors * tensors
+        )
 
     def save(self, path: Path) -> None:
         """Writes the job as JSON."""

@@ -65,6 +65,44 @@ def test_a_recorded_job_may_be_json(tmp_path, capsys):
     assert "samples/s" in capsys.readouterr().out
 
 
+PROGRAM = """
+import sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.randn(4, 16)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_program_is_recorded(tmp_path, capsys):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    assert main(["plan", "--samples", "4", "record", str(tmp_path / "train.py"), "5"]) == 0
+    assert plan(tmp_path, "-s", "ddp", job=json.loads((tmp_path / "train.json").read_text())) == 0
+    assert "train: 577 parameters, 4 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--samples", "4", "record", "train.py", "3"], "train.json: the recording has 2 whole steps"),
+        (["--samples", "4", "record", "train.py", "0"], "train.py: no optimizer made a step"),
+        (["--samples", "4", "record", "none.py"], "none.py: there is no such program"),
+        (["record", "train.py"], "plan record needs a program, and --samples"),
+        (["job.toml"], "plan needs a job and a cluster, or: record PROGRAM, not 'job.toml'"),
+    ],
+)
+def test_a_recording_that_fails_gets_one_line(tmp_path, capsys, monkeypatch, words, message):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 def without(key):
     return {name: value for name, value in RECORDED.items() if name != key}
 

@@ -43,7 +43,7 @@ def update_and_gather(
     job: Job, world: int, steps: Operations, buckets: list[Bucket], averaged: list[int]
 ) -> None:
     """Adds the update of a rank's share, and the all-gathers of all parameters, which nothing hides."""
-    updated = steps.compute("optimizer", "optimizer", job.update_s(1 / world), averaged)
+    updated = steps.compute("optimizer", "optimizer", job.update_s(1 / world, 1 / world), averaged)
     gathered = [
         steps.exchange(f"parameters {number}", "all_gather", bucket.nbytes, [updated])
         for number, bucket in enumerate(buckets)
