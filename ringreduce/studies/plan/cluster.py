@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, Valida
 
 from ringreduce.settings import Table, first_problem, load
 from ringreduce.studies.model import Model
+from ringreduce.studies.plan.failures import Failures
 from ringreduce.studies.simulate import Network, Outcome, simulate
 from ringreduce.studies.simulate.rates import Bytes
 from ringreduce.studies.simulate.topologies import FatTree
@@ -64,13 +65,15 @@ class Cluster:
         costs: A described network, or a model of measured costs.
         device: The device of each rank.
         ranks_per_host: The ranks of a host. It is needed with a model; a network has its own.
+        failures: How often hosts fail, if that is known.
     """
 
     def __init__(
-        self, costs: Network | Model, device: Device | None = None, ranks_per_host: int | None = None
-    ) -> None:
+        self, costs: Network | Model, device: Device | None = None, ranks_per_host: int | None = None,
+        failures: Failures | None = None,
+    ) -> None:  # fmt: skip
         self._costs = costs
-        self.device = device or Device()
+        self.device, self.failures = device or Device(), failures
         self.ranks_per_host = (
             costs.topology.ranks_per_host if isinstance(costs, Network) else ranks_per_host or costs.cores
         )
@@ -91,7 +94,7 @@ class Cluster:
     def faster(self, times: float) -> Cluster:
         """Returns the same cluster with faster devices."""
         device = self.device.model_copy(update={"speed": times * self.device.speed})
-        return Cluster(self._costs, device, self.ranks_per_host)
+        return Cluster(self._costs, device, self.ranks_per_host, self.failures)
 
     def exchange(self, collective: str, nbytes: int, world: int, change: Change | None = None) -> Exchange:
         """Simulates a collective of all ranks with the algorithm that ``auto`` picks.
@@ -134,19 +137,23 @@ def _of_size(network: Network, world: int) -> Network:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Reads a cluster from a TOML or JSON file: a network file with a table ``[device]``, or ``model`` in place of one.
+    """Reads a cluster from a TOML or JSON file: a network file with tables ``[device]`` and ``[failures]``.
+
+    ``model`` and ``ranks_per_host`` may take the place of the network.
 
     Raises:
         ValueError: The file cannot be read, or something in it is wrong. The message is one line that names the file
             and the place in it.
     """
     table = load(path)
-    device = table.pop("device", {})
+    own = {name: table.pop(name) for name in ("device", "failures") if name in table}
     try:
-        found = _Devices.model_validate({"device": device}).device
+        extra = _Extra.model_validate(own)
         if "model" in table:
             fitted = _Fitted.model_validate(table)
-            return Cluster(Model.load(path.parent / fitted.model), found, fitted.ranks_per_host)
+            return Cluster(
+                Model.load(path.parent / fitted.model), extra.device, fitted.ranks_per_host, extra.failures
+            )
         network = Network.model_validate(table)
     except ValidationError as error:
         raise ValueError(f"{path}: {first_problem(error)}") from error
@@ -154,8 +161,9 @@ def read_cluster(path: Path) -> Cluster:
         network.build()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Cluster(network, found)
+    return Cluster(network, extra.device, failures=extra.failures)
 
 
-class _Devices(Table):
+class _Extra(Table):
     device: Device = Device()
+    failures: Failures | None = None

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ringreduce.studies.plan.cluster import Cluster, read_cluster
+from ringreduce.studies.plan.failures import Goodput, goodput
 from ringreduce.studies.plan.job import Job
 from ringreduce.studies.plan.prediction import Prediction, Simulations, predict, sensitivity
 from ringreduce.studies.plan.strategies import STRATEGIES, strategy
@@ -100,13 +101,23 @@ def _advice(found: list[tuple[str, Prediction]], job: Job, cluster: Cluster) -> 
     held = best.memory
     parts = {"parameters": held.parameters, "gradients": held.gradients, "optimizer": held.optimizer,
              "activations": held.activations, "buffers": held.buffers}  # fmt: skip
+    failing = cluster.failures and goodput(-(-world // cluster.ranks_per_host), cluster.failures)
     changes = sensitivity(job, cluster, best.strategy, world)
     return [
         "",
         f"{text} on {world} ranks, GB of each: "
         + ", ".join(f"{name} {n / 1e9:.3g}" for name, n in parts.items()),
         "; ".join(f"{name}: {100 * gain:+.1f} %" for name, gain in changes.items()),
+        *([_of_a_week(failing, best.rate, job.unit)] if failing else []),
     ]
+
+
+def _of_a_week(found: Goodput, rate: float, unit: str) -> str:
+    lost = {"checkpoints": found.checkpoints, "steps made again": found.again, "standing still": found.standing,
+            "missing hosts": found.missing}  # fmt: skip
+    parts = ", ".join(f"{100 * share:.1f} % {name}" for name, share in lost.items() if share >= 0.0005)
+    kept = f"{100 * found.useful:.1f} % useful, {_short(rate * found.useful)} {unit}/s"
+    return f"a week with {found.failures} failures: {kept}" + (f"; {parts}" if parts else "")
 
 
 def as_json(found: list[tuple[str, Prediction]]) -> str:

@@ -51,6 +51,12 @@ def test_a_table_compares_strategies_and_numbers_of_ranks(tmp_path, capsys):
     assert "twice the bandwidth: +" in rows[-1]
 
 
+def test_a_week_with_failures_is_summed_up(tmp_path, capsys):
+    failures = "[failures]\nmtbf_hours = 20\ncheckpoint_s = 10\nspares = 1000\n"
+    assert plan(tmp_path, "-s", "ddp", cluster=CLUSTER + failures) == 0
+    assert " % steps made again" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_json_has_the_same_figures(tmp_path, capsys):
     assert plan(tmp_path, "-s", "zero2,data_parallel:bucket_mb=5", "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -123,6 +129,7 @@ def recorded(**layer):
         ([], {"cluster": CLUSTER.replace("10 Gbit/s", "10 Gbit")}, "cluster.toml: network.fat_tree.rate: '10 Gbit' is"),
         ([], {"cluster": CLUSTER.replace('"16 GB"', '"1 MB"')}, "device.memory: no strategy fits; fsdp2 needs least"),
         ([], {"cluster": 'model = "none.json"\nranks_per_host = 2'}, "none.json: No such file"),
+        ([], {"cluster": CLUSTER + "[failures]\nmtbf_hours = 0"}, "cluster.toml: failures.mtbf_hours must be > 0"),
         (["-s", "zero4"], {}, "there is no strategy 'zero4'"),
         (["-n", "many"], {}, "-n: 'many' is not a number of ranks"),
         (["-n", "7"], {}, "world must be a multiple of ranks_per_host, 2, up to 131072, not 7"),
