@@ -61,7 +61,7 @@ OpName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
 Op: TypeAlias = OpName | Operator
 """How values are combined."""
 
-Transport = Literal["auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"]
+Transport = Literal["auto", "shm", "tcp", "shm+tcp", "ofi", "shm+ofi", "mpi", "shm+mpi"]
 """How bytes travel. :func:`ringreduce.init` explains each value."""
 
 Wire = Literal["bf16", "fp16", "int8", "fp8"]

@@ -74,6 +74,15 @@ VARIABLES: dict[str, list[Variable]] = {
             "network.md#settings",
         ),
         Variable(
+            "RINGREDUCE_OFI_PROVIDER", "a provider, such as `verbs;ofi_rxm`", "the first that libfabric names",
+            "the provider of libfabric under the transports `ofi` and `shm+ofi`; `fi_info` lists them",
+            "network.md#fabrics",
+        ),
+        Variable(
+            "RINGREDUCE_OFI_DOMAIN", "a domain, such as `mlx5_0`", "the provider's first",
+            "the domain of the provider: usually a network card", "network.md#fabrics",
+        ),
+        Variable(
             "RINGREDUCE_LINKS", ("auto", "off"), "`auto`",
             "whether the links between hosts are measured when ranks meet", "network.md#links-of-different-speed",
         ),

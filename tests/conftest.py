@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -141,10 +142,33 @@ def over_tcp(
     return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible, transport="tcp")
 
 
+def over_ofi(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float = 30.0,
+    reproducible: bool | None = None,
+) -> list[Any]:
+    """Runs function(comm, *args) on the ranks of a new group of processes over libfabric."""
+    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible, transport="ofi")
+
+
+def _no_libfabric() -> str:
+    try:
+        ctypes.CDLL("libfabric.so.1")
+    except OSError as problem:
+        return f"libfabric is not installed: {problem}"
+    return ""
+
+
+NO_LIBFABRIC = _no_libfabric()
+needs_libfabric = pytest.mark.skipif(bool(NO_LIBFABRIC), reason=NO_LIBFABRIC)
+
 BOTH = [
     pytest.param(on_threads, id="local"),
     pytest.param(on_processes, id="shm"),
     pytest.param(over_tcp, id="tcp"),
+    pytest.param(over_ofi, id="ofi", marks=[needs_libfabric, pytest.mark.slow]),
 ]
 
 
@@ -169,7 +193,7 @@ def _no_world_is_left() -> Iterator[None]:
 
 @pytest.fixture(params=BOTH)
 def on_ranks(request: pytest.FixtureRequest) -> Any:
-    """on_threads, on_processes and over_tcp in turn."""
+    """on_threads, on_processes, over_tcp and over_ofi in turn."""
     return request.param
 
 

@@ -88,7 +88,7 @@ class Communicator(Collectives, Messages, Groups):
 
     @property
     def transport(self) -> str:
-        """The transport in use: "local", "shm", "tcp", "mpi", "shm+tcp" or "shm+mpi".
+        """The transport in use: "local", "shm", "tcp", "ofi", "mpi", "shm+tcp", "shm+ofi" or "shm+mpi".
 
         It may be simpler than the one requested in :func:`ringreduce.init`. For example, "auto" and "shm+tcp" become
         "shm" if all ranks share a host. Groups made by :func:`ringreduce.local_group` use "local".

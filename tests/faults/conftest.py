@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import needs_libfabric
+
 sys.path.insert(0, str(Path(__file__).parent))
 
+OVER_OFI = pytest.param("ofi", marks=[needs_libfabric, pytest.mark.slow])
 OVER_BOTH = (
     "test_death",
     "test_endings",
@@ -24,4 +27,4 @@ def transport(request, monkeypatch):
 
 def pytest_generate_tests(metafunc):
     if metafunc.module.__name__.rpartition(".")[2] in OVER_BOTH:
-        metafunc.parametrize("transport", ["shm", "tcp"], indirect=True)
+        metafunc.parametrize("transport", ["shm", "tcp", OVER_OFI], indirect=True)

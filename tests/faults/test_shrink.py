@@ -153,7 +153,7 @@ def test_shrink_again():
 
 def _stay_away(comm, board):
     if comm.rank == 1:
-        time.sleep(1.0)
+        time.sleep(2.0)
         return None
     with pytest.raises(ringreduce.TimeoutError) as caught:
         comm.shrink()
@@ -161,7 +161,7 @@ def _stay_away(comm, board):
 
 
 def test_a_rank_that_does_not_call_it_is_named():
-    found = Ranks(_stay_away, 3, timeout=0.5).outcomes()
+    found = Ranks(_stay_away, 3, timeout=1.0).outcomes()
     assert [outcome.value for outcome in found] == [1, None, 1]
 
 

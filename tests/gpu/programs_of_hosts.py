@@ -217,6 +217,17 @@ def captured(comm):
     check(comm, x, np.full(LARGE, comm.size**2), "after that")
 
 
+def refused_by_fabrics(comm):
+    for _ in range(2):
+        try:
+            comm.all_reduce(GpuArray(np.ones(LARGE, "float32")))
+        except ValueError as error:
+            assert "transport shm+ofi carries no arrays in GPU memory, and NCCL cannot" in str(error), error
+        else:
+            raise AssertionError("carried")
+    assert (comm.all_reduce(np.ones(10)) == comm.size).all()
+
+
 def leaves(comm):
     """While others are in a call."""
     x = GpuArray(np.ones(LARGE, "float32"))

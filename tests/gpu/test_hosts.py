@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import needs_libfabric
+
 from .ranks import EMULATED_ONLY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,3 +99,8 @@ def test_which_transport_is_wanted():
     said = answers("ab", "refused", RINGREDUCE_GPU_TRANSPORT="nccl")
     assert all("NCCL cannot be loaded" in lines[-1] for lines in said), said
     answers("ab", "collectives", RINGREDUCE_GPU_TRANSPORT="cuda")
+
+
+@needs_libfabric
+def test_fabrics_carry_no_gpu_memory():
+    answers("aab", "refused_by_fabrics", transport="shm+ofi")

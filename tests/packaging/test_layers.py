@@ -20,6 +20,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 # What the files of a room include, beside the room itself. A file belongs to the longest name that fits.
 INTERFACE = ["transport/interface"]
+SOCKETS = [*INTERFACE, "transport/remote", "transport/tcp"]
 PROGRAM = ["engine/program", "schedule", "reduce", "transport/interface"]
 ENGINE = ["engine", "schedule", "simulate", "synthesis", "reduce", "transport"]
 SHARED = ["fronts/shared", "engine/planning"]
@@ -32,7 +33,8 @@ ROOMS = {
     "transport/memory": INTERFACE,
     "transport/remote": INTERFACE,
     "transport/tcp": [*INTERFACE, "transport/remote"],
-    "transport/compose": [*INTERFACE, "transport/memory", "transport/remote", "transport/tcp"],
+    "transport/ofi": SOCKETS,
+    "transport/compose": [*SOCKETS, "transport/memory", "transport/ofi"],
     "engine/program": PROGRAM,
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],
     "engine/messages": ["engine/planning/call.h", "reduce", *INTERFACE],

@@ -150,7 +150,7 @@ constexpr TuningRow in_kernels[] = {
 
 Tuning tuning_of(std::string_view transport) {
   if (transport == "shm" || transport == "local") return Tuning::memory;
-  if (transport == "tcp") return Tuning::network;
+  if (transport == "tcp" || transport == "ofi") return Tuning::network;
   if (transport == "mpi") return Tuning::mpi;
   if (transport.find('+') != std::string_view::npos) return Tuning::hosts_of_several;
   throw Error("there are no tuning tables for transport '" + std::string(transport) + "'");

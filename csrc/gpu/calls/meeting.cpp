@@ -60,6 +60,11 @@ GpuCollectives::Path GpuCollectives::agree_on_path() {
   if (!several_hosts && calls_.world <= device::most_ranks) return reaching_peers;
   const std::string problem = why_not_nccl();
   if (problem.empty()) return over_nccl;
+  const TransportFacts& facts = calls_.transport->facts();
+  if (!facts.for_devices) {
+    throw InvalidArgument("transport " + facts.name + " carries no arrays in GPU memory, and NCCL cannot: " +
+                          problem + ". Choose transport shm+tcp, which takes them through the CPU");
+  }
   const std::string why =
       several_hosts ? " between hosts: "
                     : ", because kernels serve at most " + std::to_string(device::most_ranks) + " ranks: ";

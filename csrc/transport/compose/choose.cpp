@@ -15,6 +15,7 @@
 #include "transport/interface/exchange.h"
 #include "transport/interface/log.h"
 #include "transport/memory/shm.h"
+#include "transport/ofi/ofi.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/secret.h"
 #include "transport/tcp/tcp.h"
@@ -22,23 +23,31 @@
 namespace ringreduce {
 namespace {
 
-// One for preferences, two for the transport inside hosts, one for its outcome, two for the one between
-// hosts.
-constexpr int exchanges = 6;
+// One for preferences, two for the transport inside hosts, one for its outcome; then those for the one
+// between hosts.
+constexpr int exchanges_before = 4;
 
 struct Preference {
   std::uint64_t host, agreement, group;
   char wanted[8];
 };
 
-constexpr std::string_view names[] = {"auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"};
+constexpr std::string_view names[] = {"auto", "shm", "tcp", "shm+tcp", "ofi", "shm+ofi", "mpi", "shm+mpi"};
 
 bool needs_job(const std::string& name) {
   return name == "mpi" || name == "shm+mpi";
 }
 
+bool is_for_fabrics(const std::string& name) {
+  return name == "ofi" || name == "shm+ofi";
+}
+
 bool takes_two(const std::string& name) {
-  return name == "auto" || name == "shm+tcp" || name == "shm+mpi";
+  return name == "auto" || name.starts_with("shm+");
+}
+
+int exchanges_across(const std::string& name) {
+  return is_for_fabrics(name) ? OfiTransport::exchanges : 2;
 }
 
 std::string chosen(const std::string& wanted, bool has_job) {
@@ -122,10 +131,12 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
   }
 }
 
-// Two exchanges.
-std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange, MpiJob* mpi,
+// exchanges_across().
+std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange,
+                                                const std::string& name, MpiJob* mpi,
                                                 std::optional<bool> encrypt) {
-  if (mpi) return mpi->connect(rank, world, exchange);
+  if (needs_job(name)) return mpi->connect(rank, world, exchange);
+  if (is_for_fabrics(name)) return OfiTransport::create(rank, world, exchange);
   return TcpTransport::create(rank, world, exchange, encrypt);
 }
 
@@ -149,11 +160,10 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
   }
   const auto alike = [&](int host) { return host == hosts[0]; };
   if (inside && std::all_of(hosts.begin(), hosts.end(), alike)) {
-    exchange("");
-    exchange("");
+    for (int i = 0; i < exchanges_across(name); ++i) exchange("");
     return inside;
   }
-  auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr, encrypt);
+  auto across = connect_across(rank, world, exchange, name, mpi.get(), encrypt);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
   // The caller of among() passes on what the ranks told each other.
   const auto connect_again = [name, mpi, encrypt](int new_rank, int new_world, const Exchange& new_exchange) {
@@ -163,7 +173,7 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
   const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };
   if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
   return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
-                                           connect_again, exchanges);
+                                           connect_again, exchanges_before + exchanges_across(name));
 }
 
 }  // namespace
@@ -173,8 +183,9 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
                                              std::optional<bool> encrypt, std::uint64_t agreement) {
   log::follow_environment();
   const std::string name = chosen(wanted, mpi != nullptr);
-  if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
-    throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through MPI");
+  if ((needs_job(name) || is_for_fabrics(name)) && TcpTransport::encrypts(encrypt)) {
+    throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through " +
+                          (needs_job(name) ? "MPI" : "a fabric"));
   }
   MeetingReports reports;
   std::vector<std::uint64_t> keys;

@@ -10,9 +10,10 @@
 
 namespace ringreduce {
 
-// `wanted` is "shm", "tcp", "mpi", "shm+tcp", "shm+mpi" or "auto", which is shm+tcp. "shm+tcp" and "shm+mpi"
-// use shared memory between ranks that can share it, and the other transport between the rest; if all ranks
-// can, or none, the result is one of the two alone. Those with mpi need an MPI job that contains all ranks.
+// `wanted` is "shm", "tcp", "ofi", "mpi", "shm+tcp", "shm+ofi", "shm+mpi", or "auto", which is shm+tcp.
+// Those with "shm+" use shared memory between ranks that can share it, and the other transport between the
+// rest; if all ranks can, or none, the result is one of the two alone. Those with mpi need an MPI job that
+// contains all ranks.
 // Empty: RINGREDUCE_TRANSPORT, or else auto. Collective over the ranks that `exchange` connects. `encrypt`:
 // whether sockets use TLS; if not given, RINGREDUCE_TLS decides. `word`: see MeetingReports. Throws
 // InvalidArgument if there is no such transport or ranks want different ones, and Error if it cannot connect

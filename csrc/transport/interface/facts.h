@@ -27,6 +27,8 @@ struct TransportFacts {
   bool queues = false;
   // Whether there are broadcast slots; see MessagePlane::fill_broadcast_slot().
   bool broadcast_slots = false;
+  // Whether arrays in a device's memory may take it, by way of the host's memory.
+  bool for_devices = true;
   // How many times among() exchanges, for any members.
   int exchanges = 2;
 };

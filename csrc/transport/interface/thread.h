@@ -11,22 +11,49 @@
 
 namespace ringreduce {
 
-// The kernel gives a signal to any thread that does not block it, and wakes only that one. These threads
-// block signals, so that Ctrl-C wakes a thread of the program. Faults of the thread itself are not blocked.
+// The kernel gives a signal to any thread that does not block it, and wakes only that one. Threads that are
+// started in this object's lifetime block signals, so that Ctrl-C wakes a thread of the program: a thread
+// inherits the signal mask of the one that starts it. Faults of the thread itself are not blocked.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t most;
+    sigfillset(&most);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&most, fault);
+    pthread_sigmask(SIG_BLOCK, &most, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// The program keeps its signal handlers, whatever a library does that is loaded in this object's lifetime.
+class HandlersKept {
+ public:
+  HandlersKept() {
+    for (int signal = 1; signal < NSIG; ++signal)
+      kept_[signal] = sigaction(signal, nullptr, &before_[signal]) == 0;
+  }
+  ~HandlersKept() {
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (kept_[signal]) sigaction(signal, &before_[signal], nullptr);
+    }
+  }
+  HandlersKept(const HandlersKept&) = delete;
+  HandlersKept& operator=(const HandlersKept&) = delete;
+
+ private:
+  struct sigaction before_[NSIG] = {};
+  bool kept_[NSIG] = {};
+};
+
 // Throws Error if there can be no more threads.
 template <typename Run>
 std::thread thread_without_signals(Run run) {
-  struct Blocked {
-    Blocked() {
-      sigset_t most;
-      sigfillset(&most);
-      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&most, fault);
-      pthread_sigmask(SIG_BLOCK, &most, &before);
-    }
-    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-    sigset_t before;
-  };
-  const Blocked blocked;  // a thread inherits the signal mask of the one that starts it
+  const SignalsBlocked blocked;
   try {
     return std::thread(std::move(run));
   } catch (const std::system_error& refused) {

@@ -43,6 +43,8 @@ void ControlMessages::receive(int peer, FrameKind kind, std::string_view text) {
       return hear_board(peer, text);
     case FrameKind::bye:
       return hear_bye(peer, text);
+    case FrameKind::endpoint:
+      return wire_.hear_endpoint(peer, text);
     default:
       throw Error("a frame of kind " + std::to_string(static_cast<int>(kind)));
   }

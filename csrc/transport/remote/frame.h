@@ -10,7 +10,7 @@
 namespace ringreduce {
 
 // Increase it with every change of what ranks send each other: hellos, frames, records.
-constexpr int protocol = 3;
+constexpr int protocol = 4;
 
 enum class FrameKind : std::uint8_t {
   message,  // on a lane, or a piece of one; its number is `number`, from 1
@@ -20,6 +20,7 @@ enum class FrameKind : std::uint8_t {
   abort,    // ends every rank's waits
   board,    // the sender's part of an agreement on survivors
   bye,  // the sender sends nothing more; the numbers of messages it has sent, by lane, and its abort, if any
+  endpoint,  // where else the sender receives messages; see Wire::hear_endpoint()
 };
 
 struct FrameHeader {

@@ -45,19 +45,16 @@ class Outbox {
   // longer message than `most` bytes, a piece.
   bool take(int peer, Outgoing& frame, std::size_t most = ~std::size_t{0}) {
     auto& [control, messages] = peers_[peer];
-    std::deque<Outgoing>& frames = control.empty() ? messages : control;
-    if (frames.empty()) return false;
-    frame = frames.front();
-    if (frame.header.kind == FrameKind::message && frame.header.bytes > most) {
-      frame.header.bytes = static_cast<std::uint32_t>(most);
-      Outgoing& rest = frames.front();
-      rest.header.bytes -= frame.header.bytes;
-      rest.header.begin += frame.header.bytes;
-      rest.data += most;
-      if (rest.buffer) ++rest.buffer->users;
-    } else {
-      frames.pop_front();
-    }
+    return take_front(control.empty() ? messages : control, frame, most);
+  }
+  // The same for frames of the flow of messages alone, credits first: for wires with another way for control.
+  bool take_flow(int peer, Outgoing& frame, std::size_t most) {
+    auto& [control, messages] = peers_[peer];
+    const auto is_credit = [](const Outgoing& one) { return one.header.kind == FrameKind::credit; };
+    const auto credit = std::find_if(control.begin(), control.end(), is_credit);
+    if (credit == control.end()) return take_front(messages, frame, most);
+    frame = *credit;
+    control.erase(credit);
     return true;
   }
   bool has_frames(int peer) const { return !peers_[peer].control.empty() || !peers_[peer].messages.empty(); }
@@ -77,6 +74,22 @@ class Outbox {
   struct Peer {
     std::deque<Outgoing> control, messages;
   };
+
+  static bool take_front(std::deque<Outgoing>& frames, Outgoing& frame, std::size_t most) {
+    if (frames.empty()) return false;
+    frame = frames.front();
+    if (frame.header.kind == FrameKind::message && frame.header.bytes > most) {
+      frame.header.bytes = static_cast<std::uint32_t>(most);
+      Outgoing& rest = frames.front();
+      rest.header.bytes -= frame.header.bytes;
+      rest.header.begin += frame.header.bytes;
+      rest.data += most;
+      if (rest.buffer) ++rest.buffer->users;
+    } else {
+      frames.pop_front();
+    }
+    return true;
+  }
   Wire& wire_;
   std::vector<Peer> peers_;
 };

@@ -1,5 +1,5 @@
-// The transport between ranks that share no memory: everything but the wire, which TcpTransport (sockets) and
-// MpiTransport (a user's MPI) add.
+// The transport between ranks that share no memory: everything but the wire, which TcpTransport (sockets),
+// OfiTransport (a fabric beside them) and MpiTransport (a user's MPI) add.
 #pragma once
 
 #include "transport/remote/frames.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mutex>
+#include <string_view>
 
 #include "transport/interface/transport.h"
 #include "transport/remote/brief_lock.h"
@@ -32,6 +33,9 @@ class Wire {
   // The caller may take its memory back: incoming bytes go elsewhere from now on, and of lent memory only
   // frames that peers have begun to receive are sent, from memory of ours.
   virtual void withdraw() = 0;
+  // A peer says where it receives messages, if the wire has other ways for them than for control. Throws
+  // Error if it has not.
+  virtual void hear_endpoint(int, std::string_view) { throw Error("an endpoint that nothing needs"); }
   // Whether frames have been exchanged with a peer.
   virtual bool connected(int peer) const = 0;
   // A failure has ended the calls. Ranks that do not know yet may come later, and must be told while this

@@ -21,8 +21,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t most_addresses = 6;
-
 bool is_link_local(const Address& a) {
   return a.family == 6 ? a.bytes[0] == 0xfe && (a.bytes[1] & 0xc0) == 0x80
                        : a.bytes[0] == 169 && a.bytes[1] == 254;

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct Address {
   std::uint32_t interface = 0;  // of an address that is valid on its link only
   std::uint8_t bytes[16] = {};
 };
+
+constexpr std::size_t most_addresses = 6;  // of a rank
 
 std::string in_words(const Address& address);
 

@@ -18,7 +18,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t most_addresses = 6;
 constexpr std::size_t longest_problem = 300;
 
 struct Endpoint {
@@ -157,8 +156,8 @@ std::string TcpTransport::way() const {
 }
 
 // A failure of one rank must fail all, so there is a second exchange.
-std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange,
-                                                   std::optional<bool> encrypt) {
+TcpTransport::Settings TcpTransport::meet(int rank, int world, const Exchange& exchange,
+                                          std::optional<bool> encrypt) {
   Settings settings;
   settings.encrypt = encrypt;
   Endpoint own{};
@@ -212,13 +211,23 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   std::erase_if(settings.listeners, [&](const Listener& listener) {
     return is_loopback(listener.address) ? together == 1 : together == world && loops;
   });
-  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, world, std::move(settings)));
+  return settings;
+}
+
+void TcpTransport::start() {
   Forks& forks = Forks::get();
   {
     const std::lock_guard lock(forks.mutex);
-    forks.transports.insert(transport.get());
+    forks.transports.insert(this);
   }
-  transport->meet_neighbours();
+  meet_neighbours();
+}
+
+std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange,
+                                                   std::optional<bool> encrypt) {
+  std::unique_ptr<TcpTransport> transport(
+      new TcpTransport("tcp", rank, world, meet(rank, world, exchange, encrypt)));
+  transport->start();
   return transport;
 }
 

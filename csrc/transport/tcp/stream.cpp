@@ -206,7 +206,7 @@ void Stream::begin_frame() {
     if (header_.header_check != header_check_of(check_, header_.check)) throw Damaged();
   }
   const bool has_text = header_.kind >= FrameKind::status || header_.kind == FrameKind::message;
-  if (header_.kind > FrameKind::bye || (!has_text && header_.bytes > 0)) {
+  if (header_.kind > FrameKind::endpoint || (!has_text && header_.bytes > 0)) {
     throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +
                 std::to_string(header_.lane) + ", " + std::to_string(header_.bytes) + " bytes");
   }

@@ -25,6 +25,7 @@ constexpr milliseconds measure_every{100};
 constexpr double bytes_per_stream = 384 << 10;  // of the bytes in flight
 constexpr int most_streams = 8;
 constexpr std::uint32_t far_us = 20'000;  // the round trip to a peer that is far away
+constexpr std::uint64_t of_no_stream = ~std::uint64_t{0};
 // A peer that was answered after a longer absence of the rank may no longer wait for its proof.
 constexpr milliseconds believed_for{2500};
 
@@ -42,8 +43,8 @@ double under_way(const tcp_info& info) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(int rank, int world, Settings settings)
-    : RemoteTransport("tcp", rank, world, settings.oversubscribed),
+TcpTransport::TcpTransport(const char* name, int rank, int world, Settings settings)
+    : RemoteTransport(name, rank, world, settings.oversubscribed),
       settings_(std::move(settings)),
       links_(static_cast<std::size_t>(world)) {
   facts_.distant = settings_.distant;
@@ -53,6 +54,11 @@ TcpTransport::TcpTransport(int rank, int world, Settings settings)
   }
   event.data.u64 = 1;
   epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, settings_.event.get(), &event);
+}
+
+void TcpTransport::watch(int descriptor) {
+  epoll_event event{EPOLLIN, {.u64 = of_no_stream}};
+  epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, descriptor, &event);
 }
 
 Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {

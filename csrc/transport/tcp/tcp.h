@@ -35,15 +35,6 @@ class TcpTransport : public RemoteTransport {
   void close() override;
 
  protected:
-  void dispatch(int peer) override;
-  bool progress(Lock& lock, Clock::duration limit) override;
-  void interrupt() override;
-  void look_after(int peer) override;
-  void withdraw() override;
-  bool connected(int peer) const override { return !links_[peer].ready.empty(); }
-  void answer_latecomers() override;
-
- private:
   // One address that the peers are told. At others, nothing shows that there is a rank.
   struct Listener {
     Descriptor socket;
@@ -59,6 +50,25 @@ class TcpTransport : public RemoteTransport {
     bool distant = false;
     int streams = 0;  // per pair; 0: as many as needed
   };
+
+  TcpTransport(const char* name, int rank, int world, Settings settings);
+  // The exchanges of create(), and its last step, when the transport has been made.
+  static Settings meet(int rank, int world, const Exchange& exchange, std::optional<bool> encrypt);
+  void start();
+  // Lets progress() wait for this descriptor to become readable, too.
+  void watch(int descriptor);
+  // Before the end: all bytes arrive, if the peers can be reached.
+  virtual void see_off(Lock& lock);
+
+  void dispatch(int peer) override;
+  bool progress(Lock& lock, Clock::duration limit) override;
+  void interrupt() override;
+  void look_after(int peer) override;
+  void withdraw() override;
+  bool connected(int peer) const override { return !links_[peer].ready.empty(); }
+  void answer_latecomers() override;
+
+ private:
   // One connection in the making: attempts at the peer's addresses, side by side, because a silent one must
   // not hold up the others.
   struct Dial {
@@ -82,7 +92,6 @@ class TcpTransport : public RemoteTransport {
   struct Forks;
   friend struct Forks;
 
-  explicit TcpTransport(int rank, int world, Settings settings);
   static std::vector<Listener> listen();
   static int streams_by_environment();
 
@@ -112,7 +121,6 @@ class TcpTransport : public RemoteTransport {
   std::size_t not_there_yet() const;
   void report_damage(const Stream& stream);
   void begin_anew();
-  void see_off(Lock& lock);
   void close_descriptors();
   void close_in_child();
 

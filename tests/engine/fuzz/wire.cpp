@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t most_queued = 32;    // frames, as a connection takes them at once
 constexpr std::size_t longest = 64 << 10;  // piece of a message, on connections to places far away
-constexpr int kinds = static_cast<int>(FrameKind::bye) + 1;
+constexpr int kinds = static_cast<int>(FrameKind::endpoint) + 1;
 
 }  // namespace
 

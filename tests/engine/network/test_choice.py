@@ -21,7 +21,7 @@ RANK = Path(__file__).with_name("rank.py")
 
 @pytest.mark.parametrize("name", ["ip", "tcp+shm", "shm+", "shm+mpi+tcp", "SHM"])
 def test_no_such_transport(name, monkeypatch):
-    message = f" must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '{name}'"
+    message = f" must be auto, shm, tcp, shm+tcp, ofi, shm+ofi, mpi or shm+mpi, not '{name}'"
     with pytest.raises(ValueError, match="^transport" + re.escape(message)):
         ringreduce.init(0, 1, transport=name)
     monkeypatch.setenv("RINGREDUCE_TRANSPORT", name)

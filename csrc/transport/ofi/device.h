@@ -1,0 +1,77 @@
+// A provider of libfabric, and the endpoint that it opens for one group of ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/ofi/libfabric.h"
+
+namespace ringreduce::ofi {
+
+// Closes an object of libfabric with its owner.
+struct Closing {
+  template <typename T>
+  void operator()(T* object) const {
+    object->object.calls->close(&object->object);
+  }
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Closing>;
+
+// Not thread-safe. Its endpoint sends and receives as long as completions are read.
+class Device {
+ public:
+  // Opens the provider and the domain that RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN name, or
+  // libfabric's first choice. Throws Error, which says what is missing.
+  Device();
+
+  const std::string& provider() const { return provider_; }
+  const std::string& domain() const { return domain_name_; }
+  // The kind of its names; only endpoints of one kind reach each other.
+  std::uint32_t format() const { return format_; }
+  const std::string& name() const { return name_; }  // for peers
+  // The address of a peer's endpoint. Throws Error.
+  std::uint64_t address_of(const std::string& name);
+
+  std::size_t longest_message() const { return longest_; }
+  std::size_t longest_injection() const { return inject_; }
+  // Whether looking for completions costs no system call.
+  bool looks_quickly() const { return quick_; }
+
+  // These return false if it cannot take more now; they throw Error if it never will. `context` has room for
+  // the provider at its beginning, and comes back with the completion.
+  bool inject(std::uint64_t to, const void* data, std::size_t bytes);
+  bool send(std::uint64_t to, const void* data, std::size_t bytes, void* context);
+  bool receive(void* data, std::size_t bytes, void* context);
+  bool send_tagged(std::uint64_t to, std::uint64_t tag, const void* data, std::size_t bytes, void* context);
+  bool receive_tagged(std::uint64_t tag, void* data, std::size_t bytes, void* context);
+
+  // Reads up to `most` completions; -1: an operation has failed. failed() then reads it, and why.
+  int completions(Completion* completions, std::size_t most);
+  bool failed(FailedCompletion& completion, std::string& why);
+
+  // Becomes readable when there are completions; -1: there is no such descriptor.
+  int descriptor() const { return descriptor_; }
+  // Whether a thread may now sleep on the descriptor.
+  bool may_sleep();
+
+ private:
+  void open(Info& info);
+  void open_queue();
+  bool taken(ssize_t result, const char* what) const;
+
+  const Library& library_;
+  std::string provider_, domain_name_, name_;
+  std::uint32_t format_ = 0;
+  std::size_t longest_ = 0, inject_ = 0;
+  bool quick_ = false;
+  int descriptor_ = -1;
+  // Closed from the last to the first.
+  Owned<Fabric> fabric_;
+  Owned<Domain> domain_;
+  Owned<Addresses> addresses_;
+  Owned<Queue> queue_;
+  Owned<Endpoint> endpoint_;
+};
+
+}  // namespace ringreduce::ofi

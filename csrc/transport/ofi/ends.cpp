@@ -1,0 +1,185 @@
+// How a group of ranks begins and ends to use a fabric.
+#include <algorithm>
+#include <cstring>
+
+#include "transport/interface/environment.h"
+#include "transport/interface/exchange.h"
+#include "transport/interface/thread.h"
+#include "transport/ofi/ofi.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t longest_whole = 16 << 10;  // bytes: a copy costs less than another message
+constexpr int slots = 64;                        // small frames that the provider receives while nobody looks
+constexpr milliseconds neighbours_have{500};     // to answer when the ranks meet
+constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100};
+
+// What must be the same on all ranks.
+std::string words_about(const ofi::Device& device) {
+  return device.provider() + " (address format " + std::to_string(device.format()) + ")";
+}
+
+std::string opened(std::unique_ptr<ofi::Device>& device) {
+  if (environment("RINGREDUCE_TCP_CHECK", {"0", "1"}) == "1") {
+    throw Error("transport ofi adds no checksums to what goes over the fabric: unset RINGREDUCE_TCP_CHECK");
+  }
+  const SignalsBlocked blocked;  // in the threads of providers
+  const HandlersKept kept;       // libpsm2 and libpsm_infinipath, which it loads, exit after Ctrl-C
+  device = std::make_unique<ofi::Device>();
+  return words_about(*device);
+}
+
+}  // namespace
+
+// --- the beginning ---------------------------------------------------------------------------------------
+
+std::unique_ptr<OfiTransport> OfiTransport::create(int rank, int world, const Exchange& exchange) {
+  std::unique_ptr<ofi::Device> device;
+  const auto all = exchange_or_fail(exchange, [&] { return opened(device); });
+  for (int r = 1; r < world; ++r) {
+    if (all[r] == all[0]) continue;
+    throw InvalidArgument("all ranks must use the same provider of libfabric: it is " + all[0] +
+                          " on rank 0, " + all[r] + " on rank " + std::to_string(r) +
+                          " (RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose)");
+  }
+  std::unique_ptr<OfiTransport> transport(
+      new OfiTransport(rank, world, meet(rank, world, exchange, false), std::move(device)));
+  transport->start();
+  transport->greet_neighbours();
+  return transport;
+}
+
+OfiTransport::OfiTransport(int rank, int world, Settings settings, std::unique_ptr<ofi::Device> device)
+    : TcpTransport("ofi", rank, world, std::move(settings)),
+      provider_("provider " + device->provider() + " of libfabric, domain " + device->domain()),
+      slot_bytes_(std::min(longest_whole, device->longest_message() - sizeof(Tail))),
+      peers_(static_cast<std::size_t>(world)),
+      device_(std::move(device)) {
+  facts_.exchanges = exchanges;
+  facts_.for_devices = false;
+  const Lock lock(mutex_);
+  if (device_->descriptor() >= 0) watch(device_->descriptor());
+  for (int i = 0; i < slots; ++i) {
+    Operation& operation = begin(Operation::Kind::slot, -1);
+    operation.buffer = pool_.take(slot_bytes_ + sizeof(Tail));
+    receive(operation);
+  }
+}
+
+// A provider may connect at the first message, and needs both ends for that.
+void OfiTransport::greet_neighbours() {
+  if (world < 2) return;
+  Lock lock(mutex_);
+  const int neighbours[] = {(rank + 1) % world, (rank + world - 1) % world};
+  for (const int peer : neighbours) {
+    if (connected(peer) && !peers_[peer].greeted) greet(peer);
+  }
+  const auto met = [&](int peer) { return !connected(peer) || peers_[peer].heard; };
+  const auto until = Clock::now() + neighbours_have;
+  while (!(std::all_of(std::begin(neighbours), std::end(neighbours), met) && unsent() == 0) &&
+         Clock::now() < until) {
+    progress(lock, milliseconds(1));
+  }
+}
+
+std::string OfiTransport::way() const {
+  return TcpTransport::way() + ", and go through " + provider_;
+}
+
+// --- the callers' memory ---------------------------------------------------------------------------------
+
+void OfiTransport::drop_waiting(int peer) {
+  for (const Waiting& dropped : std::exchange(peers_[peer].waiting, {})) frames_.written(peer, dropped.frame);
+}
+
+// A failed group sends no more messages. Closing the endpoint is the only way to take memory back from the
+// provider.
+void OfiTransport::withdraw() {
+  TcpTransport::withdraw();
+  if (!device_) return;
+  if (fate().has_failed()) return shut();
+  let_go_of_lent();
+  const auto deadline = Clock::now() + to_hand_over;
+  while (uses_callers_memory() && Clock::now() < deadline) look();
+  if (uses_callers_memory()) shut();
+}
+
+// A peer that has received a header waits for the bytes.
+void OfiTransport::let_go_of_lent() {
+  for (int peer = 0; peer < world; ++peer) {
+    std::erase_if(peers_[peer].waiting, [&](Waiting& one) {
+      if (one.bulk == 0) return frames_.drop(peer, one.frame);
+      if (!one.frame.is_lent()) return false;
+      one.frame.buffer = pool_.take(one.frame.header.bytes);
+      std::memcpy(one.frame.buffer->data, one.frame.data, one.frame.header.bytes);
+      one.frame.data = one.frame.buffer->data;
+      return false;
+    });
+  }
+}
+
+bool OfiTransport::uses_callers_memory() const {
+  return std::any_of(operations_.begin(), operations_.end(),
+                     [](const auto& one) { return one->busy && one->uses_callers_memory(); });
+}
+
+// --- the end ---------------------------------------------------------------------------------------------
+
+// Frames that have not left yet, to peers that can be reached.
+std::size_t OfiTransport::unsent() const {
+  std::size_t count = 0;
+  for (const auto& one : operations_) {
+    count += one->busy && one->kind == Operation::Kind::send && !control_.has_left(one->peer);
+  }
+  for (int peer = 0; peer < world; ++peer) {
+    if (!control_.has_left(peer)) count += peers_[peer].waiting.size();
+  }
+  return count;
+}
+
+bool OfiTransport::all_have_left() const {
+  for (int peer = 0; peer < world; ++peer) {
+    if (peers_[peer].address != ofi::no_address && !control_.has_left(peer)) return false;
+  }
+  return true;
+}
+
+// A provider may drop what has left but has not been received, if its endpoint closes. Ranks that close wait
+// a little for each other.
+void OfiTransport::see_off(Lock& lock) {
+  auto moved = Clock::now();
+  for (std::size_t left = unsent(); device_ && left > 0 && Clock::now() - moved < at_rest;) {
+    progress(lock, milliseconds(2));
+    const std::size_t before = std::exchange(left, unsent());
+    if (left != before) moved = Clock::now();
+  }
+  TcpTransport::see_off(lock);
+  const auto start = Clock::now();
+  while (device_ && !all_have_left() && Clock::now() - start < to_hear) progress(lock, milliseconds(1));
+  shut();
+}
+
+// What the provider was doing is over.
+void OfiTransport::shut() {
+  device_.reset();
+  for (const auto& one : operations_) {
+    if (!one->busy) continue;
+    if (one->buffer) pool_.release(one->buffer);
+    if (one->landing.buffer) pool_.release(one->landing.buffer);
+    if (one->frame) frames_.written(one->peer, *one->frame);
+    end(*one);
+  }
+  late_.clear();
+  for (int peer = 0; peer < world; ++peer) drop_waiting(peer);
+}
+
+// In the child of a fork, the endpoint is the parent's.
+OfiTransport::~OfiTransport() {
+  if (disowned_) static_cast<void>(device_.release());
+  close();
+}
+
+}  // namespace ringreduce

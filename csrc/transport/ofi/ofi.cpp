@@ -1,0 +1,347 @@
+// How OfiTransport moves frames.
+#include "transport/ofi/ofi.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "transport/interface/exchange.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr unsigned looks_per_look_at_sockets = 8;
+constexpr microseconds nap{50};
+constexpr milliseconds trouble_is_final{500};  // the socket may still say that the peer has closed
+
+// Of a message that carries the bytes of one frame.
+std::uint64_t tag_of(std::uint64_t key, std::uint32_t bulk) {
+  return key << 16 | (bulk & 0xffff);
+}
+
+}  // namespace
+
+// --- sending ---------------------------------------------------------------------------------------------
+
+void OfiTransport::greet(int peer) {
+  peers_[peer].greeted = true;
+  peers_[peer].key = random_number();
+  frames_.outbox.send_control(peer, FrameKind::endpoint, bytes_of(peers_[peer].key) + device_->name());
+}
+
+void OfiTransport::hear_endpoint(int peer, std::string_view text) {
+  Peer& theirs = peers_[peer];
+  if (!device_) return;
+  if (text.size() <= sizeof theirs.key_there) throw Error("a malformed endpoint");
+  if (theirs.address != ofi::no_address) throw Error("a second endpoint");
+  std::memcpy(&theirs.key_there, text.data(), sizeof theirs.key_there);
+  theirs.address = device_->address_of(std::string(text.substr(sizeof theirs.key_there)));
+  if (!theirs.greeted) greet(peer);
+  // It says nothing, but the provider connects.
+  FrameHeader nothing;
+  nothing.kind = FrameKind::credit;
+  theirs.waiting.push_front({Outgoing{nothing}});
+  push(peer);
+}
+
+void OfiTransport::dispatch(int peer) {
+  queue_up(peer);
+  const bool gone = control_.has_left(peer);
+  if (gone || !device_) {
+    drop_waiting(peer);
+  } else if (!peers_[peer].waiting.empty()) {
+    if (!peers_[peer].greeted) greet(peer);
+    push(peer);
+  }
+  if (gone || frames_.outbox.has_frames(peer)) TcpTransport::dispatch(peer);
+}
+
+// Takes the flow of messages from the outbox, in pieces that the provider can send.
+void OfiTransport::queue_up(int peer) {
+  const std::size_t most = device_ ? device_->longest_message() : ~std::size_t{0};
+  for (Outgoing frame; frames_.outbox.take_flow(peer, frame, most);) peers_[peer].waiting.push_back({frame});
+}
+
+void OfiTransport::push(int peer) {
+  Peer& theirs = peers_[peer];
+  try {
+    while (theirs.address != ofi::no_address && !theirs.waiting.empty() && theirs.trouble.empty()) {
+      if (!send(peer, theirs.waiting.front())) {
+        some_wait_ = true;
+        return;
+      }
+      theirs.waiting.pop_front();
+    }
+  } catch (const Error& error) {
+    trouble_with(peer, error.what());
+  }
+}
+
+bool OfiTransport::send(int peer, Waiting& next) {
+  Peer& theirs = peers_[peer];
+  const Outgoing frame = next.frame;
+  const FrameHeader& header = frame.header;
+  if (header.bytes <= slot_bytes_) return send_whole(peer, frame.data, tail_of(peer, header, 0), frame);
+  if (next.bulk == 0) {
+    const std::uint32_t number = std::max(theirs.bulk + 1, std::uint32_t{1});
+    if (!send_whole(peer, nullptr, tail_of(peer, header, number), {})) return false;
+    next.bulk = theirs.bulk = number;
+  }
+  Operation& operation = begin(Operation::Kind::send, peer);
+  operation.frame = frame;
+  const std::uint64_t tag = tag_of(theirs.key_there, next.bulk);
+  if (device_->send_tagged(theirs.address, tag, frame.data, header.bytes, &operation)) return true;
+  end(operation);
+  return false;
+}
+
+// `data`: bytes before the tail, or null. `frame`: the frame that is then on the wire, if any.
+bool OfiTransport::send_whole(int peer, const void* data, const Tail& tail,
+                              const std::optional<Outgoing>& frame) {
+  const std::size_t bytes = data ? tail.header.bytes : 0;
+  const std::size_t all = bytes + sizeof tail;
+  const std::uint64_t to = peers_[peer].address;
+  // No other user of the buffer reads what follows the bytes.
+  const bool in_place = bytes > 0 && frame && frame->buffer && frame->buffer->users == 1 &&
+                        all <= frame->buffer->room && frame->buffer->data == data;
+  Buffer* buffer = in_place ? frame->buffer : pool_.take(all);
+  if (!in_place && bytes > 0) std::memcpy(buffer->data, data, bytes);
+  std::memcpy(buffer->data + bytes, &tail, sizeof tail);
+  if (all <= device_->longest_injection()) {
+    const bool taken = device_->inject(to, buffer->data, all);
+    if (!in_place) pool_.release(buffer);
+    if (taken && frame) frames_.written(peer, *frame);
+    return taken;
+  }
+  Operation& operation = begin(Operation::Kind::send, peer);
+  operation.frame = frame;
+  operation.buffer = in_place ? nullptr : buffer;
+  if (device_->send(to, buffer->data, all, &operation)) return true;
+  if (!in_place) pool_.release(buffer);
+  end(operation);
+  return false;
+}
+
+OfiTransport::Tail OfiTransport::tail_of(int peer, const FrameHeader& header, std::uint32_t bulk) const {
+  return {header, peers_[peer].key_there, static_cast<std::uint32_t>(rank), bulk};
+}
+
+bool OfiTransport::send_at_once(int peer, const Outgoing& frame) {
+  const Peer& theirs = peers_[peer];
+  if (!device_ || frame.header.bytes > slot_bytes_ || theirs.address == ofi::no_address) return false;
+  if (!theirs.waiting.empty() || !theirs.trouble.empty() || control_.has_left(peer)) return false;
+  try {
+    return send_whole(peer, frame.data, tail_of(peer, frame.header, 0), frame);
+  } catch (const Error& error) {
+    trouble_with(peer, error.what());
+    return false;
+  }
+}
+
+// The peer may have closed, which it says over the socket.
+void OfiTransport::trouble_with(int peer, const std::string& what) {
+  if (!peers_[peer].trouble.empty()) return;
+  peers_[peer].trouble = what;
+  peers_[peer].since = Clock::now();
+  in_trouble_ = true;
+}
+
+void OfiTransport::look_at_troubles() {
+  const auto now = Clock::now();
+  in_trouble_ = false;
+  for (int peer = 0; peer < world; ++peer) {
+    const Peer& theirs = peers_[peer];
+    if (theirs.trouble.empty() || control_.has_left(peer)) continue;
+    if (now - theirs.since >= trouble_is_final) {
+      control_.lost(peer, "can no longer be reached over the fabric (" + theirs.trouble + ")", false);
+    } else {
+      in_trouble_ = true;
+    }
+  }
+}
+
+// --- receiving -------------------------------------------------------------------------------------------
+
+OfiTransport::Operation& OfiTransport::begin(Operation::Kind kind, int peer) {
+  if (spare_.empty()) {
+    operations_.push_back(std::make_unique<Operation>());
+    spare_.push_back(operations_.back().get());
+  }
+  Operation& operation = *spare_.back();
+  spare_.pop_back();
+  operation = {};
+  operation.kind = kind;
+  operation.peer = peer;
+  operation.busy = true;
+  return operation;
+}
+
+void OfiTransport::end(Operation& operation) {
+  operation.busy = false;
+  spare_.push_back(&operation);
+}
+
+// Opens a receive, now or later.
+void OfiTransport::receive(Operation& operation) {
+  const bool taken =
+      operation.kind == Operation::Kind::slot
+          ? device_->receive(operation.buffer->data, slot_bytes_ + sizeof(Tail), &operation)
+          : device_->receive_tagged(operation.tag, operation.landing.at, operation.header.bytes, &operation);
+  if (!taken) late_.push_back(&operation);
+}
+
+bool OfiTransport::look() {
+  if (!device_) return false;
+  constexpr int most = 16, most_times = 4;
+  ofi::Completion completions[most];
+  bool moved = false;
+  for (int i = 0; i < most_times; ++i) {
+    const int count = device_->completions(completions, most);
+    moved |= count != 0;
+    if (count < 0) look_at_failures();
+    for (int c = 0; c < count; ++c) {
+      finish(*static_cast<Operation*>(completions[c].context), completions[c].bytes);
+    }
+    if (count < most) break;
+  }
+  if (some_wait_ || !late_.empty()) try_again();
+  return moved;
+}
+
+void OfiTransport::try_again() {
+  for (Operation* operation : std::exchange(late_, {})) receive(*operation);
+  if (!std::exchange(some_wait_, false)) return;
+  for (int peer = 0; peer < world; ++peer) {
+    if (!peers_[peer].waiting.empty()) push(peer);
+  }
+}
+
+void OfiTransport::look_at_failures() {
+  ofi::FailedCompletion completion;
+  std::string why;
+  while (device_->failed(completion, why)) {
+    if (completion.context) failed(*static_cast<Operation*>(completion.context), why);
+  }
+}
+
+void OfiTransport::finish(Operation& operation, std::size_t bytes) {
+  switch (operation.kind) {
+    case Operation::Kind::slot:
+      operation.buffer = frame_came(operation.buffer, bytes);
+      if (!operation.buffer) operation.buffer = pool_.take(slot_bytes_ + sizeof(Tail));
+      return receive(operation);
+    case Operation::Kind::bulk:
+      if (bytes != operation.header.bytes) return failed(operation, "a message of another length");
+      frames_.landed(operation.peer, operation.header, operation.landing);
+      break;
+    case Operation::Kind::send:
+      if (operation.buffer) pool_.release(operation.buffer);
+      if (operation.frame) frames_.written(operation.peer, *operation.frame);
+  }
+  end(operation);
+}
+
+// Without a peer: a stranger's message, which was too long.
+void OfiTransport::failed(Operation& operation, const std::string& why) {
+  if (operation.kind == Operation::Kind::slot) return receive(operation);
+  trouble_with(operation.peer, why);
+  if (operation.kind == Operation::Kind::send) return finish(operation, 0);
+  if (operation.landing.buffer) pool_.release(operation.landing.buffer);
+  end(operation);
+}
+
+// Returns the buffer, or null if it has another owner now.
+Buffer* OfiTransport::frame_came(Buffer* buffer, std::size_t bytes) {
+  Tail tail;
+  if (bytes < sizeof tail) return buffer;
+  const std::size_t before = bytes - sizeof tail;
+  std::memcpy(static_cast<void*>(&tail), buffer->data + before, sizeof tail);
+  if (tail.from >= peers_.size()) return buffer;
+  const int peer = static_cast<int>(tail.from);
+  if (!peers_[peer].greeted || tail.key != peers_[peer].key || control_.is_lost(peer)) return buffer;
+  peers_[peer].heard = true;
+  try {
+    const bool is_flow = tail.header.kind == FrameKind::message || tail.header.kind == FrameKind::credit;
+    if (!is_flow) throw Error("a frame that belongs on a socket");
+    if (before != (tail.bulk == 0 ? tail.header.bytes : 0)) {
+      throw Error("a frame whose length differs from its header");
+    }
+    if (tail.bulk != 0) {
+      bulk_comes(peer, tail);
+      return buffer;
+    }
+    const Landing landing = frames_.land(peer, tail.header, buffer);
+    if (landing.buffer != buffer && before > 0) std::memcpy(landing.at, buffer->data, before);
+    frames_.landed(peer, tail.header, landing);
+    return landing.buffer == buffer ? nullptr : buffer;
+  } catch (const Error& error) {
+    control_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
+  }
+  return buffer;
+}
+
+void OfiTransport::bulk_comes(int peer, const Tail& tail) {
+  if (tail.header.kind != FrameKind::message || tail.header.bytes == 0) throw Error("a frame without bytes");
+  Operation& operation = begin(Operation::Kind::bulk, peer);
+  operation.header = tail.header;
+  try {
+    operation.landing = frames_.land(peer, tail.header);
+  } catch (const Error&) {
+    end(operation);
+    throw;
+  }
+  operation.tag = tag_of(tail.key, tail.bulk);
+  receive(operation);
+}
+
+// --- waiting ---------------------------------------------------------------------------------------------
+
+bool OfiTransport::looks_quickly() const {
+  return device_ && device_->looks_quickly() && !facts_.oversubscribed;
+}
+
+void OfiTransport::interrupt() {
+  interrupted_.store(true);
+  TcpTransport::interrupt();
+}
+
+// Sockets carry little, so they are looked at less often than the fabric.
+bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
+  const bool moved = look();
+  if (in_trouble_) look_at_troubles();
+  if (moved || limit <= Clock::duration::zero()) {
+    if (device_ && ++looks_ % looks_per_look_at_sockets != 0) return moved;
+    return TcpTransport::progress(lock, Clock::duration::zero()) || moved;
+  }
+  if (!device_) return TcpTransport::progress(lock, limit);
+  if (device_->descriptor() < 0) return look_a_while(lock, limit);
+  if (some_wait_ || !late_.empty() || in_trouble_) limit = std::min<Clock::duration>(limit, milliseconds(1));
+  if (!device_->may_sleep()) limit = Clock::duration::zero();
+  const bool talked = TcpTransport::progress(lock, limit);
+  return look() || talked;
+}
+
+// The provider has nothing to wait on: looks again and again, and sleeps in between once it has waited long.
+bool OfiTransport::look_a_while(Lock& lock, Clock::duration limit) {
+  const auto until = Clock::now() + limit;
+  interrupted_ = false;
+  do {
+    lock.unlock();
+    if (limit > brief_wait) {
+      std::this_thread::sleep_for(nap);
+    } else {
+      sched_yield();
+    }
+    lock.lock();
+    if (TcpTransport::progress(lock, Clock::duration::zero()) || look()) return true;
+  } while (device_ && !interrupted_ && Clock::now() < until);
+  return false;
+}
+
+}  // namespace ringreduce

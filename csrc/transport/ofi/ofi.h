@@ -1,0 +1,136 @@
+// The transport between hosts that a fabric connects, by libfabric. The sockets of TcpTransport carry control
+// messages, and show who lives; the fabric carries the flow of messages.
+//
+// An endpoint accepts messages from anyone. Two ranks therefore exchange their endpoints' names and a random
+// key over a socket, whose ends have proved that they belong to the job. What arrives without the key is
+// ignored.
+//
+// A small frame is one message, with its header at the end. Of a large one the header goes first, and the
+// bytes then go directly from their source to their destination: they have a tag of their own.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transport/ofi/device.h"
+#include "transport/tcp/tcp.h"
+
+namespace ringreduce {
+
+class OfiTransport : public TcpTransport {
+ public:
+  static constexpr int exchanges = 3;  // of create()
+
+  // Collective over the ranks that `exchange` connects. Throws Error on all ranks if one of them has no
+  // usable provider, and InvalidArgument if they have different ones.
+  static std::unique_ptr<OfiTransport> create(int rank, int world, const Exchange& exchange);
+  ~OfiTransport() override;
+
+  std::string way() const override;
+  std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
+    return create(rank, world, exchange);
+  }
+
+ protected:
+  void dispatch(int peer) override;
+  bool send_at_once(int peer, const Outgoing& frame) override;
+  bool progress(Lock& lock, Clock::duration limit) override;
+  bool looks_quickly() const override;
+  void interrupt() override;
+  void withdraw() override;
+  void hear_endpoint(int peer, std::string_view text) override;
+  void see_off(Lock& lock) override;
+
+ private:
+  // Follows the bytes of a message, if there are any.
+  struct Tail {
+    FrameHeader header;
+    std::uint64_t key = 0;
+    std::uint32_t from = 0;
+    std::uint32_t bulk = 0;  // the number of the message with the bytes, or 0: they are here
+  };
+  // What the provider is doing for us.
+  struct Operation {
+    enum class Kind : std::uint8_t { slot, bulk, send };
+
+    void* context[8] = {};  // the provider's
+    Kind kind{};
+    bool busy = false;
+    bool late = false;  // not accepted by the provider yet
+    int peer = -1;
+    std::uint64_t tag = 0;
+    Buffer* buffer = nullptr;       // that receives a small frame, or has the copy of one that is sent
+    std::optional<Outgoing> frame;  // that is on the wire after this
+    FrameHeader header{};           // of bulk that is received
+    Landing landing{};
+    bool uses_callers_memory() const {
+      return kind == Kind::bulk ? !landing.buffer
+                                : kind == Kind::send && frame && !buffer && frame->is_lent();
+    }
+  };
+  struct Waiting {
+    Outgoing frame;
+    std::uint32_t bulk = 0;  // the number of the frame's bytes, if its header has been sent
+  };
+  struct Peer {
+    bool greeted = false;  // knows our endpoint
+    bool heard = false;    // over the fabric
+    std::uint64_t address = ofi::no_address;
+    std::uint64_t key = 0, key_there = 0;  // of what it sends, and of what we send
+    std::uint32_t bulk = 0;                // messages sent so far
+    std::deque<Waiting> waiting;
+    std::string trouble;  // that the fabric has with it
+    Clock::time_point since;
+  };
+
+  OfiTransport(int rank, int world, Settings settings, std::unique_ptr<ofi::Device> device);
+
+  void greet_neighbours();
+
+  // sending
+  void greet(int peer);
+  void queue_up(int peer);
+  void push(int peer);
+  bool send(int peer, Waiting& next);
+  bool send_whole(int peer, const void* data, const Tail& tail, const std::optional<Outgoing>& frame);
+  Tail tail_of(int peer, const FrameHeader& header, std::uint32_t bulk) const;
+  void trouble_with(int peer, const std::string& what);
+  void look_at_troubles();
+
+  // receiving and completing
+  Operation& begin(Operation::Kind kind, int peer);
+  void end(Operation& operation);
+  void receive(Operation& operation);
+  bool look();
+  void look_at_failures();
+  void try_again();
+  void finish(Operation& operation, std::size_t bytes);
+  void failed(Operation& operation, const std::string& why);
+  Buffer* frame_came(Buffer* buffer, std::size_t bytes);
+  void bulk_comes(int peer, const Tail& tail);
+  bool look_a_while(Lock& lock, Clock::duration limit);
+
+  // ending
+  void drop_waiting(int peer);
+  void let_go_of_lent();
+  bool uses_callers_memory() const;
+  std::size_t unsent() const;
+  bool all_have_left() const;
+  void shut();
+
+  const std::string provider_;    // in words
+  const std::size_t slot_bytes_;  // of the longest frame that goes with its header
+  std::vector<Peer> peers_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::vector<Operation*> spare_;
+  std::vector<Operation*> late_;
+  bool some_wait_ = false;  // frames that the provider did not take
+  bool in_trouble_ = false;
+  unsigned looks_ = 0;
+  std::atomic<bool> interrupted_{false};
+  std::unique_ptr<ofi::Device> device_;  // null once it is over; uses the operations
+};
+
+}  // namespace ringreduce
