@@ -17,6 +17,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr unsigned looks_per_look_at_sockets = 8;
+constexpr int most_failures = 64;  // at a look
 constexpr microseconds nap{50};
 constexpr milliseconds trouble_is_final{500};  // the socket may still say that the peer has closed
 
@@ -225,7 +226,8 @@ void OfiTransport::try_again() {
 void OfiTransport::look_at_failures() {
   ofi::FailedCompletion completion;
   std::string why;
-  while (device_->failed(completion, why)) {
+  // A provider may fail again whatever it is given.
+  for (int i = 0; i < most_failures && device_->failed(completion, why); ++i) {
     if (completion.context) failed(*static_cast<Operation*>(completion.context), why);
   }
 }

@@ -1,6 +1,7 @@
 // Drives the engine over real transports, for the sanitizers: every algorithm of the catalogue in worlds of 1
 // to 8 ranks, in one slice and in many, blocking and submitted, with messages, groups and losses beside them.
 // Ranks are threads of this process, and then processes over shared memory unless --threads-only is given.
+// With --fabric, they are threads over libfabric, and nothing else runs.
 #include "stress.h"
 
 #include <pthread.h>
@@ -21,6 +22,7 @@
 #include "schedule/catalogue.h"
 #include "transport/memory/local.h"
 #include "transport/memory/shm.h"
+#include "transport/ofi/ofi.h"
 #include "transport/tcp/tcp.h"
 
 namespace {
@@ -298,18 +300,27 @@ struct Meeting {
 };
 
 // Threads all the same, so that every sanitizer sees all of them.
-void over_sockets(int world) {
+using Connect = std::unique_ptr<Transport>(int rank, int world, const Exchange& exchange);
+void over_network(int world, Connect connect) {
   const auto meeting = std::make_unique<Meeting>();
   pthread_barrier_init(&meeting->barrier, nullptr, static_cast<unsigned>(world));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([&, rank] {
       const Exchange exchange = [&](const std::string& blob) { return meeting->exchange(rank, world, blob); };
-      Communicator comm(TcpTransport::create(rank, world, exchange), {});
+      Communicator comm(connect(rank, world, exchange), {});
       everything_on(comm);
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+std::unique_ptr<Transport> by_sockets(int rank, int world, const Exchange& exchange) {
+  return TcpTransport::create(rank, world, exchange);
+}
+
+std::unique_ptr<Transport> by_fabric(int rank, int world, const Exchange& exchange) {
+  return OfiTransport::create(rank, world, exchange);
 }
 
 void with_processes(int world) {
@@ -344,11 +355,15 @@ void with_processes(int world) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--fabric") {
+    for (int world = 1; world <= most_over_sockets; ++world) over_network(world, by_fabric);
+    return 0;
+  }
   const bool processes = argc < 2 || std::string_view(argv[1]) != "--threads-only";
   for (int world = 1; world <= max_world; ++world) {
     if (processes) with_processes(world);  // first: a process with threads had better not fork
     with_threads(world);
-    if (world <= most_over_sockets) over_sockets(world);
+    if (world <= most_over_sockets) over_network(world, by_sockets);
     std::printf("%d ranks: well\n", world);
     std::fflush(stdout);
   }

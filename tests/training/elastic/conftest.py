@@ -2,7 +2,7 @@ import inspect
 import sys
 from pathlib import Path
 
-from tests.faults.conftest import transport
+from tests.faults.conftest import OVER_OFI, transport
 
 __all__ = ["transport"]
 
@@ -15,4 +15,4 @@ def pytest_generate_tests(metafunc):
     module = metafunc.module.__name__.rpartition(".")[2]
     asked = "transport" in inspect.signature(metafunc.function).parameters and module != "test_partition"
     if asked or module in OVER_BOTH:
-        metafunc.parametrize("transport", ["shm", "tcp"], indirect=True)
+        metafunc.parametrize("transport", ["shm", "tcp", OVER_OFI], indirect=True)
