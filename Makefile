@@ -6,6 +6,7 @@
 #   make test-quick  what to run after an edit: the checks, the engine, and a test or two of each front (a minute)
 #   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results (AS=gloo: asked for by that name)
+#   make test-torch AS=gloo PYTORCH=FOLDER  the test files of a checkout of PyTorch that ask for Gloo, beside Gloo itself
 #   make test-horovod HOROVOD=FOLDER  Horovod's own tests for torch, of a checkout of Horovod, with our modules
 #   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
 #   make card-kit  builds what bench/gpu/visit.py needs to test and measure on a GPU (docs/gpu.md)
@@ -99,7 +100,7 @@ docs: $(VENV)/.tools
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: fronts $(VENV)/.tools
-	@$(BIN)/python -m tests.frameworks.torch.suite $(AS:%=--backend as-%) $(SUITE_FLAGS)
+	@$(BIN)/python -m tests.frameworks.torch.suite$(if $(PYTORCH),.files $(PYTORCH),$(AS:%= --backend as-%)) $(SUITE_FLAGS)
 
 docs/environment.md: ringreduce/environment.py engine
 	@$(BIN)/python -m ringreduce.environment > $@

@@ -16,6 +16,9 @@ __all__ = ["check", "install"]
 
 VARIABLE = "RINGREDUCE_AS"
 Create = Callable[[Any, int, int, timedelta], Any]  # from a store, a rank, a number of ranks and a timeout
+# What Gloo's ranks read in the place of this one's address. It begins with the length of a name, in 8 bytes; no string
+# can be so long, so that Gloo raises. It would read past the end of fewer bytes.
+_NO_ADDRESS = b"\xff" * 8
 # Seconds between two looks at a rank that has not come.
 _SOON, _LATER = 0.001, 0.1
 
@@ -115,22 +118,33 @@ def agree(store: Any, rank: int, size: int, timeout: timedelta) -> None:
     """Returns when all ranks have come, or the timeout is over.
 
     Raises:
-        RuntimeError: a rank uses Gloo itself. It gets an error from Gloo, too: what it reads in this rank's place is
-            no address.
+        RuntimeError: a rank uses Gloo itself, and all have come. It gets an error from Gloo, too: what it reads in
+            the place of a rank's address is none.
     """
     if size == 1:
         return
     store.set(_key(rank), b"1")
     end, pause = time.monotonic() + timeout.total_seconds(), _SOON
-    while not store.check([_key(one) for one in range(size)]) and time.monotonic() < end:
+    while not store.check([_key(one) for one in range(size)]):
+        is_late = time.monotonic() >= end
         time.sleep(pause)
         pause = min(2 * pause, _LATER)
-        if pause < _LATER:
+        if pause < _LATER and not is_late:
             continue
-        others = [one for one in range(size) if store.check([_glooes_key(one)]) and one != rank]
-        if others := [one for one in others if not store.check([_key(one)])]:
-            store.set(_glooes_key(rank), b"no")
-            raise RuntimeError(
-                f"ringreduce: rank {others[0]} uses Gloo itself: {VARIABLE}=gloo is set on rank {rank}, but not there. "
-                "Set it on all ranks or on none"
-            )
+        ours = {one for one in range(size) if store.check([_key(one)])}
+        theirs = [one for one in range(size) if one not in ours and store.check([_glooes_key(one)])]
+        if theirs and (is_late or len(ours) + len(theirs) == size):
+            _refuse(store, rank, theirs)
+        if is_late:
+            return
+
+
+def _refuse(store: Any, rank: int, theirs: list[int]) -> None:
+    time.sleep(_LATER)  # Gloo's ranks connect to each other, which would try again if one were gone
+    for one in (*theirs, rank):
+        store.set(_glooes_key(one), _NO_ADDRESS)
+    time.sleep(3 * _LATER)  # this process may hold the store, which the others have yet to read
+    raise RuntimeError(
+        f"ringreduce: rank {theirs[0]} uses Gloo itself: {VARIABLE}=gloo is set on rank {rank}, but not there. "
+        "Set it on all ranks or on none"
+    )

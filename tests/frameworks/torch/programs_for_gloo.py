@@ -65,10 +65,33 @@ def every_way():
     dist.destroy_process_group()
 
 
+def served(_=None):
+    """What a process gets that asks for Gloo and for Horovod."""
+    import horovod
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return backend_of(dist.distributed_c10d._get_default_group()), "as_horovod" in horovod.__file__
+
+
+def with_horovod():
+    """Horovod and Gloo in one program, and in a process that it spawns."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    dist.init_process_group("gloo")
+    x = torch.full((5,), hvd.rank() + 1.0)
+    assert (hvd.allreduce(x, op=hvd.Sum) == 3).all()
+    dist.all_reduce(x)
+    assert (x == 3).all()
+    with torch.multiprocessing.get_context("spawn").Pool(1) as spawned:
+        print([backend_of(dist.distributed_c10d._get_default_group()), spawned.apply(served)])
+    dist.destroy_process_group()
+
+
 def alone_with_the_variable():
-    """The other rank runs the same without it."""
+    """The other ranks run the same without it."""
     try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=600))  # longer than the test waits
     except Exception as error:
         print(type(error).__name__, error)
         sys.exit(3)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ def environment(**more):
     return {**given, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
-def run(*options, **more):
-    command = [sys.executable, "-m", "ringreduce", "run", "-n", "2", *options, str(PROGRAM), "every_way"]
+def run(*options, program="every_way", **more):
+    command = [sys.executable, "-m", "ringreduce", "run", "-n", "2", *options, str(PROGRAM), program]
     return subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=100)
 
 
@@ -49,13 +49,25 @@ def test_torchs_wrapper_of_groups():
     assert done.returncode == 0, done.stderr
 
 
-def ranks(switched):
-    """Starts two ranks, of which some have the switch. Returns their exit codes, outputs and when they ended."""
+@pytest.mark.timeout(110)
+def test_with_horovod_and_in_spawned_processes():
+    done = run("--as-gloo", "--as-horovod", program="with_horovod")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("['torch_backend', ('torch_backend', True)]") == 2
+
+
+def ranks(world, switched):
+    """Starts ranks, of which some have the switch. Returns their exit codes and outputs."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    begun, started = time.monotonic(), []
-    for rank in range(2):
-        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = []
+    for rank in range(world):
+        place = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
         place |= {"RINGREDUCE_AS": "gloo"} if rank in switched else {}
         command = [sys.executable, str(PROGRAM), "alone_with_the_variable"]
         started.append(
@@ -64,18 +76,23 @@ def ranks(switched):
             )
         )
     outputs = [one.communicate(timeout=90)[0] for one in started]
-    return [one.returncode for one in started], outputs, time.monotonic() - begun
+    return [one.returncode for one in started], outputs
 
 
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize("switched", [0, 1])
-def test_the_switch_on_some_ranks_only(switched):
-    codes, outputs, took = ranks({switched})
-    assert codes == [3, 3], outputs
-    other = 1 - switched
-    said = f"rank {other} uses Gloo itself: RINGREDUCE_AS=gloo is set on rank {switched}, but not there"
-    assert said in outputs[switched]
-    assert took < 60, "a rank waited for its timeout"
+@pytest.mark.parametrize(
+    ("world", "switched"), [(2, {0}), (2, {1}), (3, {0}), (3, {2}), (3, {0, 1}), (4, {1, 3})]
+)
+def test_the_switch_on_some_ranks_only(world, switched):
+    codes, outputs = ranks(world, switched)
+    assert codes == [3] * world, outputs
+    for rank in switched:
+        told = re.search(
+            r"rank (\d) uses Gloo itself: RINGREDUCE_AS=gloo is set on rank (\d), but not there",
+            outputs[rank],
+        )
+        assert told, outputs[rank]
+        assert int(told[1]) not in switched and int(told[2]) == rank
 
 
 @pytest.mark.timeout(110)

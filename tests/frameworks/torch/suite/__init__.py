@@ -10,5 +10,6 @@ client     starts servers and asks them
 stacks     what a test that hangs was doing
 outcome    what became of a test; the file in which outcomes are kept
 report     the table beside Gloo, the list of what fails
+files      torch's test files, of a checkout of PyTorch, with ours in Gloo's place; forked, a plugin for pytest there
 expected   the tests that may not pass, each with its reason (expected.json)
 """
