@@ -7,8 +7,10 @@ so ``get_backend()`` still returns "gloo". A subclass of the class is a subclass
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +18,12 @@ __all__ = ["check", "install"]
 
 VARIABLE = "RINGREDUCE_AS"
 Create = Callable[[Any, int, int, timedelta], Any]  # from a store, a rank, a number of ranks and a timeout
-# What Gloo's ranks read in the place of this one's address. It begins with the length of a name, in 8 bytes; no string
-# can be so long, so that Gloo raises. It would read past the end of fewer bytes.
-_NO_ADDRESS = b"\xff" * 8
+# What programs also ask the objects for.
+_ALSO_ON_OBJECTS = ("_Options", "create_device", "create_default_device")
 # Seconds between two looks at a rank that has not come.
 _SOON, _LATER = 0.001, 0.1
+# Seconds in which ranks that run Gloo itself take note of connections made to them.
+_SETTLING = 0.5
 
 
 def check(value: str) -> None:
@@ -58,8 +61,11 @@ def _stand_in(native: type, create: Create, is_ours: Callable[[object], bool]) -
 
         def __call__(cls, store: Any, rank: int, size: int, *rest: Any, **named: Any) -> Any:
             timeout = _timeout(*rest, **named)
-            agree(store, rank, size, timeout)
-            return create(store, rank, size, timeout)
+            agree(native, store, rank, size, timeout)
+            made = create(store, rank, size, timeout)
+            for name in _ALSO_ON_OBJECTS:
+                setattr(type(made), name, vars(native)[name])
+            return made
 
         def __instancecheck__(cls, thing: object) -> bool:
             return isinstance(thing, native) or is_ours(thing)
@@ -91,15 +97,18 @@ def _registering(groups: type, is_ours: Callable[[object], bool]) -> Callable[..
     return register
 
 
-def _timeout(given: Any = None, *, timeout: timedelta | None = None, options: Any = None) -> timedelta:
-    """Returns the timeout of the arguments that Gloo's constructors take after store, rank and size."""
+def _timeout(
+    given: Any = None, *, timeout: timedelta | float | None = None, options: Any = None
+) -> timedelta:
+    """Returns the timeout of the arguments that Gloo's constructors take after store, rank and size.
+
+    Like every duration for pybind11, it may be a number of seconds.
+    """
     from torch.distributed.constants import default_pg_timeout
 
-    if isinstance(given, timedelta):
-        return given
-    chosen = given if given is not None else options
-    found: timedelta = chosen._timeout if chosen is not None else timeout or default_pg_timeout
-    return found
+    chosen = options if given is None else given
+    found = getattr(chosen, "_timeout", chosen) or timeout or default_pg_timeout
+    return found if isinstance(found, timedelta) else timedelta(seconds=found)
 
 
 # --- whether all ranks have the variable -------------------------------------------------------------------
@@ -114,12 +123,12 @@ def _glooes_key(rank: int) -> str:
     return f"0/{rank}"
 
 
-def agree(store: Any, rank: int, size: int, timeout: timedelta) -> None:
+def agree(native: type, store: Any, rank: int, size: int, timeout: timedelta) -> None:
     """Returns when all ranks have come, or the timeout is over.
 
     Raises:
-        RuntimeError: a rank uses Gloo itself, and all have come. It gets an error from Gloo, too: what it reads in
-            the place of a rank's address is none.
+        RuntimeError: a rank uses Gloo itself, and all have come. It gets an error from Gloo, too, in its first
+            operation.
     """
     if size == 1:
         return
@@ -133,18 +142,26 @@ def agree(store: Any, rank: int, size: int, timeout: timedelta) -> None:
             continue
         ours = {one for one in range(size) if store.check([_key(one)])}
         theirs = [one for one in range(size) if one not in ours and store.check([_glooes_key(one)])]
-        if theirs and (is_late or len(ours) + len(theirs) == size):
-            _refuse(store, rank, theirs)
+        have_come = len(ours) + len(theirs) == size
+        if theirs and have_come:
+            _connect_and_leave(native, store, rank, size, timeout)
+        if theirs and (have_come or is_late):
+            raise RuntimeError(
+                f"ringreduce: rank {theirs[0]} uses Gloo itself: {VARIABLE}=gloo is set on rank {rank}, but not there. "
+                "Set it on all ranks or on none"
+            )
         if is_late:
             return
 
 
-def _refuse(store: Any, rank: int, theirs: list[int]) -> None:
-    time.sleep(_LATER)  # Gloo's ranks connect to each other, which would try again if one were gone
-    for one in (*theirs, rank):
-        store.set(_glooes_key(one), _NO_ADDRESS)
-    time.sleep(3 * _LATER)  # this process may hold the store, which the others have yet to read
-    raise RuntimeError(
-        f"ringreduce: rank {theirs[0]} uses Gloo itself: {VARIABLE}=gloo is set on rank {rank}, but not there. "
-        "Set it on all ranks or on none"
-    )
+def _connect_and_leave(native: type, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    """Connects as Gloo does, then ends the connections. All ranks of ours call it.
+
+    Gloo's ranks connect to each other in turn. Some would wait until their timeout for one that gave up before its turn
+    came. So all get through, and find afterwards that these connections have ended.
+    """
+    with suppress(RuntimeError):  # one of them has ended
+        connected = [native(store, rank, size, timeout)]
+        threading.Timer(
+            _SETTLING, connected.clear
+        ).start()  # the process, which may hold the store, lasts as long

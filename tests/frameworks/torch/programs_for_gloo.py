@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from datetime import timedelta
 
 import torch
@@ -48,6 +49,7 @@ def every_way():
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=20)
     made = [
+        dist.ProcessGroupGloo(dist.PrefixStore("seconds", store), rank, 2, timeout=20.0),
         dist.ProcessGroupGloo(dist.PrefixStore("timeout", store), rank, 2, timedelta(seconds=20)),
         dist.ProcessGroupGloo(dist.PrefixStore("options", store), rank, 2, options),
         dist.ProcessGroupGloo(store=dist.PrefixStore("named", store), rank=rank, size=2),
@@ -56,6 +58,9 @@ def every_way():
         x = torch.full((5,), rank + 1.0)
         one.allreduce([x]).wait()
         assert (x == 3).all()
+    devices = [made[0].create_device(interface="lo"), made[0].create_default_device()]
+    assert all(isinstance(one, type(options._devices[0])) for one in devices)
+    assert isinstance(options, made[0]._Options) and made[2].options._timeout == timedelta(seconds=20)
 
     class Own(dist.ProcessGroupGloo):
         pass
@@ -88,12 +93,16 @@ def with_horovod():
     dist.destroy_process_group()
 
 
-def alone_with_the_variable():
-    """The other ranks run the same without it."""
+def with_some_ranks_switched():
+    """The other ranks run the same without the variable. Prints when this one arrived, and its error with the time."""
+    print(time.time())
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=600))  # longer than the test waits
+        dist.all_reduce(torch.ones(5))
     except Exception as error:
-        print(type(error).__name__, error)
+        print(time.time(), error)
+        if dist.is_initialized():
+            dist.destroy_process_group()
         sys.exit(3)
 
 
