@@ -170,6 +170,8 @@ class RingBackend : public Versioned<c10d::Backend> {
   void failed_by(const Trouble& trouble);
   // Keeps it for endCoalescing(), if that will follow.
   void collect(const intrusive_ptr<c10d::Work>& work);
+  intrusive_ptr<c10d::Work> allgather_several(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
   intrusive_ptr<c10d::Work> begin_transfer(Tensors& tensors, bool sends, int peer, int tag);
   // A message that kernels carry.

@@ -32,6 +32,33 @@ std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tenso
   return counts;
 }
 
+const at::Tensor& root_tensor(const char* what, const Tensors& tensors, std::int64_t at) {
+  TORCH_CHECK(at >= 0 && at < static_cast<std::int64_t>(tensors.size()), "ringreduce: ", what,
+              " has no root tensor ", at, " among ", tensors.size());
+  return tensors[at];
+}
+
+at::Tensor combined(const at::Tensor& x, const at::Tensor& y, const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return x + y;
+    case c10d::ReduceOp::PRODUCT:
+      return x * y;
+    case c10d::ReduceOp::MIN:
+      return at::minimum(x, y);
+    case c10d::ReduceOp::MAX:
+      return at::maximum(x, y);
+    case c10d::ReduceOp::BAND:
+      return x & y;
+    case c10d::ReduceOp::BOR:
+      return x | y;
+    case c10d::ReduceOp::BXOR:
+      return x ^ y;
+    default:
+      TORCH_CHECK(false, "ringreduce: all_reduce of several tensors of a rank does not serve this reduce op");
+  }
+}
+
 }  // namespace
 
 int RingBackend::checked_root(const char* what, std::int64_t root) const {
@@ -41,12 +68,20 @@ int RingBackend::checked_root(const char* what, std::int64_t root) const {
 }
 
 intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
-  if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
-  const at::Tensor& tensor = only("all_reduce", tensors);
+  if (!tensors.empty() && tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
+  check_equal("all_reduce", tensors);
   const auto operation = this->operation(c10d::OpType::ALLREDUCE, "all_reduce", options);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
-  calls->update(combining(Collective::all_reduce, tensor, options.reduceOp), tensor);
+  const Call call = combining(Collective::all_reduce, tensors.front(), options.reduceOp);
+  if (tensors.size() == 1) {
+    calls->update(call, tensors.front());
+  } else {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    at::Tensor own = tensors.front();
+    for (std::size_t i = 1; i < tensors.size(); ++i) own = combined(own, tensors[i], options.reduceOp);
+    calls->update(call, own);
+    for (const at::Tensor& tensor : tensors) calls->copy(own, tensor);
+  }
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 
@@ -59,7 +94,8 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
 }
 
 intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const at::Tensor& tensor = only("reduce", tensors);
+  only("reduce", tensors);
+  const at::Tensor& tensor = root_tensor("reduce", tensors, options.rootTensor);
   const auto operation = this->operation(c10d::OpType::REDUCE, "reduce", options);
   Call call = combining(Collective::reduce, tensor, options.reduceOp);
   call.root = checked_root("reduce", options.rootRank);
@@ -74,12 +110,16 @@ intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::Redu
 }
 
 intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = only("broadcast", tensors);
+  check_equal("broadcast", tensors);
+  const at::Tensor& tensor = root_tensor("broadcast", tensors, options.rootTensor);
   const auto operation = this->operation(c10d::OpType::BROADCAST, "broadcast", options);
   Call call = moving(Collective::broadcast, tensor);
   call.root = checked_root("broadcast", options.rootRank);
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   calls->update(call, tensor);
+  for (const at::Tensor& other : tensors) {
+    if (!other.is_same(tensor)) calls->copy(tensor, other);
+  }
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 

@@ -24,6 +24,7 @@ void check_own(const char* what, const at::Tensor& block, const at::Tensor& own,
 
 intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
+  if (inputs.size() > 1) return allgather_several(outputs, inputs, options);
   const at::Tensor& input = only("all_gather", inputs);
   const Tensors& list = only_list("all_gather", outputs);
   check_list("all_gather", list, size_, input);
@@ -33,6 +34,28 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
   blocks_of(list, call, *calls);
   calls->add(call, input, list);
+  return launch(operation, std::move(calls), inputs, outputs);
+}
+
+// All of a rank's tensors are one block. Every list gets the blocks of all ranks.
+intrusive_ptr<c10d::Work> RingBackend::allgather_several(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                         const c10d::AllgatherOptions& options) {
+  check_equal("all_gather", inputs);
+  TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: all_gather takes a list for each of ",
+              inputs.size(), " tensors, not ", outputs.size());
+  for (const Tensors& list : outputs) {
+    check_list("all_gather", list, inputs.size() * size_, inputs.front());
+    check_equal("all_gather", list);
+    check_equal("all_gather", {inputs.front(), list.front()});
+  }
+  const auto operation = this->operation(c10d::OpType::ALLGATHER, "all_gather", options);
+  Call call = moving(Collective::all_gather, inputs.front());
+  call.count *= inputs.size();
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->add(call, inputs, outputs.front());
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    for (std::size_t k = 0; k < outputs[i].size(); ++k) calls->copy(outputs[0][k], outputs[i][k]);
+  }
   return launch(operation, std::move(calls), inputs, outputs);
 }
 

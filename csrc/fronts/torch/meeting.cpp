@@ -99,7 +99,7 @@ void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t nu
     }
     TORCH_CHECK(false, "ringreduce: Rank ", rank,
                 " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
-                "from rank 0: ",
+                "from rank 0. Please check rank 0 logs for faulty rank: ",
                 trouble);
   }
   TORCH_CHECK(timeout.count() > 0, "ringreduce: Rank 0 timed out in monitoredBarrier after 0 ms");
@@ -112,7 +112,7 @@ void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t nu
   }
   std::string verdict;
   if (missed) {
-    verdict = std::string("ringreduce: ") + (missed > 1 ? "Ranks " : "Rank ") + missing +
+    verdict = std::string("ringreduce: ") + (wait_all_ranks ? "Ranks " : "Rank ") + missing +
               " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) + " ms";
   }
   store.set(base + "0", verdict.empty() ? passed : Bytes(verdict.begin(), verdict.end()));

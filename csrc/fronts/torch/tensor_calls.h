@@ -55,6 +55,12 @@ class TensorCalls : public Steps {
     add(call);
   }
 
+  // When all calls are complete, after their own copies. Both have the same sizes.
+  void copy(const at::Tensor& from, const at::Tensor& to) {
+    check_writable(to);
+    copies_.push_back({to, from});
+  }
+
   bool next(Call& call) override;
 
   // The tensors whose memory it uses.

@@ -180,6 +180,15 @@ void check_alike(const char* what, const at::Tensor& one, const at::Tensor& othe
               " takes tensors of one dtype, not both ", one.scalar_type(), " and ", other.scalar_type());
 }
 
+void check_equal(const char* what, const Tensors& tensors) {
+  TORCH_CHECK(!tensors.empty(), "ringreduce: ", what, " takes at least one tensor");
+  for (const at::Tensor& tensor : tensors) {
+    check_alike(what, tensors.front(), tensor);
+    TORCH_CHECK(tensor.sizes() == tensors.front().sizes(), "ringreduce: ", what,
+                " takes tensors of one size, not both ", tensors.front().sizes(), " and ", tensor.sizes());
+  }
+}
+
 const at::Tensor& only(const char* what, const Tensors& tensors) {
   TORCH_CHECK(tensors.size() == 1, "ringreduce: ", what, " takes one tensor, not ", tensors.size());
   check_dense(what, tensors.front());

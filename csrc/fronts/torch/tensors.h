@@ -55,6 +55,8 @@ void check_together(const char* what, const at::Tensor& one, const at::Tensor& o
 void check_alike(const char* what, const at::Tensor& one, const at::Tensor& other);
 // Throws for a tensor whose elements share memory, into which torch does not copy.
 void check_writable(const at::Tensor& tensor);
+// For several tensors of one rank, as Gloo takes them. Throws unless there is one, and all have one size.
+void check_equal(const char* what, const Tensors& tensors);
 const at::Tensor& only(const char* what, const Tensors& tensors);
 void check_list(const char* what, const Tensors& tensors, std::size_t length, const at::Tensor& like);
 // `whole` must have `world` times the elements of `part`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import pytest
@@ -353,6 +354,69 @@ def _coalesced():
 @pytest.mark.parametrize("world", [2, 3])
 def test_coalesced(world):
     on_process_group(world, _coalesced)
+
+
+def _several():
+    """Several tensors of one rank, as Gloo's calls take them; also columns, whose memory is not dense."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+
+    def own(r=rank, n=2):
+        return [values(10, n * r + i, torch.int32).reshape(5, 2)[:, 1] for i in range(n)]
+
+    everyone = [x for r in range(world) for x in own(r)]
+    for op, reduced in (
+        (dist.ReduceOp.SUM, torch.stack(everyone).sum(0, dtype=torch.int32)),
+        (dist.ReduceOp.PRODUCT, torch.stack(everyone).prod(0, dtype=torch.int32)),
+        (dist.ReduceOp.MIN, torch.stack(everyone).amin(0)),
+        (dist.ReduceOp.MAX, torch.stack(everyone).amax(0)),
+        (dist.ReduceOp.BAND, functools.reduce(torch.bitwise_and, everyone)),
+        (dist.ReduceOp.BOR, functools.reduce(torch.bitwise_or, everyone)),
+        (dist.ReduceOp.BXOR, functools.reduce(torch.bitwise_xor, everyone)),
+    ):
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        xs = own()
+        group.allreduce(xs, options).wait()
+        for x in xs:
+            same(x, reduced)
+    for root in range(world):
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 1
+        xs = own()
+        group.broadcast(xs, options).wait()
+        for x in xs:
+            same(x, own(root)[1])
+    lists = [[torch.zeros(5, dtype=torch.int32) for _ in everyone] for _ in range(2)]
+    group.allgather(lists, own()).wait()
+    for gathered in lists:
+        for x, y in zip(gathered, everyone, strict=True):
+            same(x, y)
+    x, longer, other = torch.zeros(2), torch.zeros(3), torch.zeros(2, dtype=torch.int32)
+    for call in (group.allreduce, group.broadcast):
+        for wrong, told in (([], "at least one"), ([x, longer], "one size"), ([x, other], "one dtype")):
+            options = dist.AllreduceOptions() if call == group.allreduce else dist.BroadcastOptions()
+            with pytest.raises(RuntimeError, match=told):
+                call(wrong, options)
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    with pytest.raises(RuntimeError, match="does not serve this reduce op"):
+        group.allreduce([x, x.clone()], options)
+    for call, options, tensors in (
+        (group.broadcast, dist.BroadcastOptions(), [x, x.clone()]),
+        (group.reduce, dist.ReduceOptions(), [x]),
+    ):
+        options.rootTensor = len(tensors)
+        with pytest.raises(RuntimeError, match="no root tensor"):
+            call(tensors, options)
+    for wrong in ([[x] * 2 * world], [[x] * 2 * world, [x] * world], [[x] * 2 * world, [longer] * 2 * world]):
+        with pytest.raises(RuntimeError, match="all_gather takes"):
+            group.allgather(wrong, [x, x])
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_several_tensors_of_one_rank(world):
+    on_process_group(world, _several)
 
 
 def _objects():

@@ -248,25 +248,28 @@ def test_abort_ends_everybodys_waits():
 # --- modes -----------------------------------------------------------------------------------------------------
 
 
-def _monitored():
+def _monitored(all_ranks):
     rank, group = dist.get_rank(), dist.group.WORLD
     for n in range(3):
         group.monitored_barrier(timeout=timedelta(seconds=20))
         if rank == n:
             time.sleep(0.05)
-    short = timedelta(milliseconds=400)
+    short, named = timedelta(milliseconds=400), "Ranks 2" if all_ranks else "Rank 2"  # as Gloo says
     if rank == 0:
-        with pytest.raises(RuntimeError, match="Rank 2 failed to pass monitoredBarrier in 400 ms"):
-            group.monitored_barrier(timeout=short)
+        with pytest.raises(RuntimeError, match=f"{named} failed to pass monitoredBarrier in 400 ms"):
+            group.monitored_barrier(timeout=short, wait_all_ranks=all_ranks)
     elif rank == 1:
-        with pytest.raises(RuntimeError, match=r"Rank 1 successfully reached.*Rank 2 failed"):
-            group.monitored_barrier(timeout=short)
+        with pytest.raises(
+            RuntimeError, match=f"Rank 1 successfully reached.*check rank 0 logs.*{named} failed"
+        ):
+            group.monitored_barrier(timeout=short, wait_all_ranks=all_ranks)
     else:
         time.sleep(1)
 
 
-def test_monitored_barrier_names_who_is_missing():
-    on_process_group(3, _monitored)
+@pytest.mark.parametrize("all_ranks", [False, True])
+def test_monitored_barrier_names_who_is_missing(all_ranks):
+    on_process_group(3, _monitored, all_ranks)
 
 
 def _memory():
