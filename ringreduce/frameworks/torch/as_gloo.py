@@ -23,7 +23,7 @@ _ALSO_ON_OBJECTS = ("_Options", "create_device", "create_default_device")
 # Seconds between two looks at a rank that has not come.
 _SOON, _LATER = 0.001, 0.1
 # Seconds in which ranks that run Gloo itself take note of connections made to them.
-_SETTLING = 0.5
+_SETTLING = 0.3
 
 
 def check(value: str) -> None:
