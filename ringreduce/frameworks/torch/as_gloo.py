@@ -140,8 +140,10 @@ def agree(native: type, store: Any, rank: int, size: int, timeout: timedelta) ->
         pause = min(2 * pause, _LATER)
         if pause < _LATER and not is_late:
             continue
+        # In this order: another one of ours has written both keys if it connects already.
+        listening = [one for one in range(size) if store.check([_glooes_key(one)])]
         ours = {one for one in range(size) if store.check([_key(one)])}
-        theirs = [one for one in range(size) if one not in ours and store.check([_glooes_key(one)])]
+        theirs = [one for one in listening if one not in ours]
         have_come = len(ours) + len(theirs) == size
         if theirs and have_come:
             _connect_and_leave(native, store, rank, size, timeout)
@@ -162,6 +164,5 @@ def _connect_and_leave(native: type, store: Any, rank: int, size: int, timeout: 
     """
     with suppress(RuntimeError):  # one of them has ended
         connected = [native(store, rank, size, timeout)]
-        threading.Timer(
-            _SETTLING, connected.clear
-        ).start()  # the process, which may hold the store, lasts as long
+        # The process, which may hold the store, lasts as long.
+        threading.Timer(_SETTLING, connected.clear).start()
