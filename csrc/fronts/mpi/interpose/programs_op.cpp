@@ -1,7 +1,8 @@
 #include "fronts/mpi/interpose/programs_op.h"
 
+#include <stdexcept>
+
 #include "fronts/mpi/interpose/types.h"
-#include "transport/interface/errors.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -27,7 +28,7 @@ ProgramsOp::ProgramsOp(MPI_Op op, MPI_Datatype type, bool does_commute, std::siz
 // The engine's blocks are short enough for an int.
 void ProgramsOp::apply(const void* left, void* right, std::size_t count, DType /*dtype*/) const {
   if (PMPI_Reduce_local(left, right, static_cast<int>(count), type_, op_) != MPI_SUCCESS) {
-    throw OpFailed("MPI_Reduce_local failed with the program's op");
+    throw std::runtime_error("MPI_Reduce_local failed with the program's op");
   }
 }
 
