@@ -69,6 +69,7 @@ ROOMS = {
     "frameworks.tensorflow": [*STARTED, "frameworks.traced"],
     "frameworks.ray": STARTED,
     "frameworks.torchft": ["frameworks.torch"],
+    "frameworks.vllm": ["frameworks.torch"],
     "frameworks.horovod": [
         *STARTED, "frameworks.tensorflow", "frameworks.torch", "frameworks.traced", "training.data_parallel",
     ],

@@ -42,11 +42,16 @@ def _register() -> None:
         dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
         env_rendezvous.extend()
         if os.environ.get("RINGREDUCE_AS"):
-            from ringreduce.frameworks.torch import as_gloo, target
+            serve_gloo()
 
-            as_gloo.check(os.environ["RINGREDUCE_AS"])
-            target.check()  # else Gloo itself serves
-            as_gloo.install(_create_for_gloo, _is_ours)
+
+def serve_gloo() -> None:
+    """Serves what this process asks torch.distributed's Gloo for. Called once, where RINGREDUCE_AS is set."""
+    from ringreduce.frameworks.torch import as_gloo, target
+
+    as_gloo.check(os.environ["RINGREDUCE_AS"])
+    target.check()  # else Gloo itself serves
+    as_gloo.install(_create_for_gloo, is_ours)
 
 
 class _Devices(Sequence[str]):
@@ -144,7 +149,8 @@ def _create(options: Any, given: Any) -> Any:
     )
 
 
-def _is_ours(backend: object) -> bool:
+def is_ours(backend: object) -> bool:
+    """Returns whether a backend of a process group is one of ours."""
     return _module is not None and isinstance(backend, _module.Backend)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -24,12 +25,14 @@ ENVIRONMENT = {
 }
 
 
-def output(example: str, *arguments: str, ranks: int | None = None, limit: float = 500) -> str:
+def output(
+    example: str, *arguments: str, ranks: int | None = None, limit: float = 500, **variables: str
+) -> str:
     """What an example prints, under torchrun if ranks is given. The example must end well."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     command = [sys.executable, *launcher, str(EXAMPLES / example), *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT | variables
     ) as started:
         try:
             printed, errors = started.communicate(timeout=limit)
@@ -41,8 +44,8 @@ def output(example: str, *arguments: str, ranks: int | None = None, limit: float
     return printed
 
 
-def run(example: str, *arguments: str, ranks: int | None = None, limit: float = 500) -> dict:
+def run(example: str, *arguments: str, **given: Any) -> dict:
     """The only JSON object that an example prints."""
-    lines = output(example, *arguments, ranks=ranks, limit=limit).splitlines()
+    lines = output(example, *arguments, **given).splitlines()
     (found,) = (json.loads(line) for line in lines if line.startswith("{"))
     return found
