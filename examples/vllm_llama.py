@@ -51,7 +51,7 @@ def engine(args, folder):
         skip_tokenizer_init=True,
         dtype="float32",
         seed=0,
-        enforce_eager=True,
+        enforce_eager=args.pipeline_parallel == 1,  # else vLLM 0.32 lacks the tensors that stages pass on
         enable_prefix_caching=False,
         kv_cache_memory_bytes=1 << 28,
         tensor_parallel_size=args.tensor_parallel,
