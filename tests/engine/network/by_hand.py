@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import ringreduce
 
-MAGIC = b"ringrdc3"
+MAGIC = b"ringrdc4"
 FRAMES, PULSE = 0, 1
 LISTENS = "0A"
 _ENDPOINT = struct.Struct("=32s16s136s32s16sII144s")

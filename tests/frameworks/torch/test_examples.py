@@ -127,6 +127,7 @@ def test_every_example_is_run():
         "bucketed_sequences.py",
         "parameter_server.py",
         "llama_inference.py",
+        "vllm_llama.py",
         "deepspeed_zero.py",
         "ray_train.py",
         "ray_collectives.py",
