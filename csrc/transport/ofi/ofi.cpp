@@ -73,7 +73,7 @@ void OfiTransport::push(int peer) {
   Peer& theirs = peers_[peer];
   try {
     while (theirs.address != ofi::no_address && !theirs.waiting.empty() && theirs.trouble.empty()) {
-      if (!send(peer, theirs.waiting.front())) {
+      if (!send_next(peer, theirs.waiting.front())) {
         some_wait_ = true;
         return;
       }
@@ -84,7 +84,7 @@ void OfiTransport::push(int peer) {
   }
 }
 
-bool OfiTransport::send(int peer, Waiting& next) {
+bool OfiTransport::send_next(int peer, Waiting& next) {
   Peer& theirs = peers_[peer];
   const Outgoing frame = next.frame;
   const FrameHeader& header = frame.header;

@@ -93,7 +93,7 @@ class OfiTransport : public TcpTransport {
   void greet(int peer);
   void queue_up(int peer);
   void push(int peer);
-  bool send(int peer, Waiting& next);
+  bool send_next(int peer, Waiting& next);
   bool send_whole(int peer, const void* data, const Tail& tail, const std::optional<Outgoing>& frame);
   Tail tail_of(int peer, const FrameHeader& header, std::uint32_t bulk) const;
   void trouble_with(int peer, const std::string& what);
