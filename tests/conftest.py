@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from ctypes.util import find_library
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,32 +127,16 @@ def on_processes(
     *args: Any,
     timeout: float = 30.0,
     reproducible: bool | None = None,
+    transport: Any = None,
 ) -> list[Any]:
-    """Runs function(comm, *args) on the ranks of a new group of processes over shared memory."""
-    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible)
+    """Runs function(comm, *args) on the ranks of a new group of processes, by default over shared memory."""
+    return ringreduce.run(
+        function, world, *args, timeout=timeout, reproducible=reproducible, transport=transport
+    )
 
 
-def over_tcp(
-    world: int,
-    function: Callable[..., Any],
-    *args: Any,
-    timeout: float = 30.0,
-    reproducible: bool | None = None,
-) -> list[Any]:
-    """Runs function(comm, *args) on the ranks of a new group of processes over sockets."""
-    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible, transport="tcp")
-
-
-def over_ofi(
-    world: int,
-    function: Callable[..., Any],
-    *args: Any,
-    timeout: float = 30.0,
-    reproducible: bool | None = None,
-) -> list[Any]:
-    """Runs function(comm, *args) on the ranks of a new group of processes over libfabric."""
-    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible, transport="ofi")
-
+over_tcp = partial(on_processes, transport="tcp")
+over_ofi = partial(on_processes, transport="ofi")
 
 # Loading it would replace the signal handlers of all that this process forks (libpsm2), and MPICH's own libfabric.
 needs_libfabric = pytest.mark.skipif(find_library("fabric") is None, reason="libfabric is not installed")
