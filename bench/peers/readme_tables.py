@@ -3,18 +3,20 @@
     make bench-tables                                  # builds the contestants and installs the peers first
     python3 -m bench.peers.readme_tables --ranks 2 --launches 5
 
-Each table shows all-reduces, called from C++, of ringreduce, the MPIs and Gloo. The line below it says when and in
-which mode of the machine it was measured.
+A table shows all-reduces, called from C++, of ringreduce, the MPIs and Gloo, or the other collectives relative to the
+fastest MPI. The line below it says when and in which mode of the machine it was measured.
 """
 
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from collections import Counter
 from datetime import date
 from pathlib import Path
 
-from bench.peers.contestants import ROOT, all_contestants
+from bench.peers.compare_peers import question_for
+from bench.peers.contestants import MPIS, ROOT, all_contestants
 from ringreduce.bench.programs import Question, compare
 from ringreduce.bench.report import exchanges
 from ringreduce.bench.results import Results
@@ -32,6 +34,20 @@ COLUMNS = {
 SIZES = (4, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20)
 FEWER_SIZES = (4, 8 << 10, 512 << 10, 4 << 20, 32 << 20)  # for more than two ranks
 SECONDS = 0.5  # for one size, contestant and launch
+OTHERS = (
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "scan",
+    "barrier",
+)
+SIZES_OF_OTHERS = (8, 4 << 10, 64 << 10, 512 << 10, 4 << 20)
+SECONDS_OF_OTHERS = 0.12
+SPINNING = "mpich"  # its ranks hold a core while they wait, for milliseconds if others need it
 
 
 def sizes_for(ranks: int) -> tuple[int, ...]:
@@ -51,13 +67,32 @@ def table(results: Results, ranks: int, launches: int) -> str:
     return f"{markdown(rows)}\n\n{how} One exchange between two cores took {exchanges(facts)}.\n"
 
 
-def write(readme: Path, ranks: int, text: str) -> None:
-    """Replaces the table for a number of ranks.
+def table_of_others(found: list[Results], ranks: int, launches: int) -> str:
+    """Returns a row for each collective, with times relative to the fastest MPI's."""
+    rows = [[f"{ranks} ranks, x the fastest MPI", *map(human_bytes, SIZES_OF_OTHERS)]]
+    for results in found:
+        (collective,) = results.collectives()
+        ratios = []
+        for nbytes in results.sizes(collective):
+            fastest = results.fastest(collective, nbytes, MPIS)
+            ours = results.us(collective, nbytes, "ringreduce")
+            theirs = fastest and results.us(collective, nbytes, fastest)
+            ratios.append(f"{ours / theirs:.2f}" if ours and theirs else "")
+        rows.append([collective, *ratios, *[""] * (len(SIZES_OF_OTHERS) - len(ratios))])
+    facts = found[0].facts
+    modes = Counter(results.facts["mode"] for results in found)
+    told = " and ".join(f"{mode} for {count} of them" for mode, count in modes.items())
+    how = f"Medians of {launches} launches on {date.today()}, {facts['cpu']}, {facts['cores']} cores."
+    return f"{markdown(rows)}\n\n{how} The cores were {told}.\n"
+
+
+def write(readme: Path, name: str, text: str) -> None:
+    """Replaces the table of a name.
 
     Raises:
         SystemExit: README has no place for it.
     """
-    begin, end = f"<!-- all-reduce on {ranks} ranks -->", "<!-- end of table -->"
+    begin, end = f"<!-- {name} -->", "<!-- end of table -->"
     place = re.compile(f"(?<={begin}\n\n).*?(?=\n{end})", re.DOTALL)
     new, count = place.subn(lambda _: text, readme.read_text())
     if count != 1:
@@ -73,12 +108,24 @@ def main() -> None:
     everybody = all_contestants()
     contestants = [everybody[name] for name in COLUMNS]
     for ranks in options.ranks:
-        results = compare(
-            contestants, Question("all_reduce", ranks, sizes_for(ranks), SECONDS), options.launches
-        )
+        question = Question("all_reduce", ranks, sizes_for(ranks), SECONDS)
+        results = compare(contestants, question, options.launches)
         text = table(results, ranks, options.launches)
         print("\n".join([text, *results.notes]), flush=True)
-        write(ROOT / "README.md", ranks, text)
+        write(ROOT / "README.md", f"all-reduce on {ranks} ranks", text)
+        others = Namespace(sizes=SIZES_OF_OTHERS, budget=SECONDS_OF_OTHERS)
+        mpis = [name for name in MPIS if ranks <= 2 or name != SPINNING]
+        found = [
+            compare(
+                [everybody[name] for name in ("ringreduce", *mpis)],
+                question_for(collective, ranks, others),
+                options.launches,
+            )
+            for collective in OTHERS
+        ]
+        text = table_of_others(found, ranks, options.launches)
+        print(text, flush=True)
+        write(ROOT / "README.md", f"other collectives on {ranks} ranks", text)
 
 
 if __name__ == "__main__":
