@@ -54,6 +54,7 @@ Schedule direct_all_to_all(const Place& place);
 
 // two_level.cpp
 Schedule two_level_all_reduce(const Place& place);
+Schedule two_level_reduce_scatter(const Place& place);
 
 // leaders.cpp
 Schedule leaders_all_reduce(const Place& place);

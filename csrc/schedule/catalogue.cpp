@@ -35,6 +35,8 @@ constexpr std::string_view half_bytes = "(n-1)/n S";
 constexpr std::string_view both_bytes = "2(n-1)/n S";
 constexpr std::string_view log_rounds = "⌈log2 n⌉";
 constexpr std::string_view log_both = "2⌈log2 n⌉";
+constexpr std::string_view log_of_groups = "⌈log2 m⌉ + ⌈log2(n/m)⌉ for groups of m";
+constexpr std::string_view groups_bytes = "(n-1)/n S for groups of one size";
 constexpr std::string_view fold_rounds = "⌊log2 n⌋ (+2 if n is not a power of two)";
 constexpr std::string_view fold_bytes = "⌊log2 n⌋ S (+S if n is not a power of two)";
 
@@ -60,12 +62,14 @@ constexpr Entry entries[] = {
     {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
     {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
     {reduce_scatter, "bruck", circulant_reduce_scatter, log_rounds, half_bytes, traeff, ""},
+    {reduce_scatter, "two_level", two_level_reduce_scatter, log_of_groups, groups_bytes, two_level, ""},
     {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, "", at_once},
 
     {all_gather, "ring", mirrored<ring_reduce_scatter>, "n-1", half_bytes, patarasuk, ""},
     {all_gather, "recursive_doubling", mirrored<halving_reduce_scatter>, log_rounds,
      "(n-1)/n S (about 3/2 S at most if n is not a power of two)", rabenseifner, ""},
     {all_gather, "bruck", mirrored<circulant_reduce_scatter>, log_rounds, half_bytes, bruck, ""},
+    {all_gather, "two_level", mirrored<two_level_reduce_scatter>, log_of_groups, groups_bytes, two_level, ""},
     {all_gather, "direct", mirrored<direct_reduce_scatter>, "1", half_bytes, plain, ""},
 
     {broadcast, "tree", mirrored<tree_reduce>, log_rounds, "⌈log2 n⌉ S", thakur, ""},

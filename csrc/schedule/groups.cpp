@@ -20,10 +20,12 @@ int default_group_size(int world) {
 
 std::vector<Members> members_by_group(const Place& place) {
   std::map<int, Members> by_id;
-  const int size = default_group_size(place.world);
+  const int size = place.groups.empty() ? default_group_size(place.world) : 1;
   const auto id_of = [&](int rank) { return place.groups.empty() ? rank / size : place.groups[rank]; };
+  auto last = by_id.end();  // neighbours are usually in the same group
   for (int rank = 0; rank < place.world; ++rank) {
-    by_id[id_of(rank)].push_back(rank);
+    if (last == by_id.end() || last->first != id_of(rank)) last = by_id.try_emplace(id_of(rank)).first;
+    last->second.push_back(rank);
   }
   std::vector<Members> groups;
   for (int rank : place.order) {  // a group takes the place of its first member

@@ -9,17 +9,22 @@
 //   round 2    0 <-> 2 and 1 <-> 3: the complete chunks go back
 //   round 3    0 <-> 1 and 2 <-> 3: the halves go back
 //
+// Reduce-scatter is the first half, with the chunk of each rank in its own part: rank r ends with chunk r.
+// All-gather is its mirror image.
+//
 // If the groups have an order, because their links differ, they form a ring in that order instead, and a rank
 // exchanges messages with only two of its counterparts.
 //
 // Groups of different sizes have as many owners as the smallest has ranks. Other ranks only scatter and
-// gather inside their group, and own nothing, so the traffic between groups does not grow.
+// gather inside their group, and own nothing, so the traffic between groups does not grow. A
+// reduce-scatter of such groups is circulant over all ranks, because every rank must own its chunk.
 //
-// Cost, for groups of m ranks: 2 ceil(log2 m) + 2 ceil(log2(n/m)) rounds, 2(n-1)/n S sent per rank, of which
-// only 2(n/m - 1)/n S leaves the group. Takes any world and any groups; without any, the ranks are cut into
-// runs as long as the divisor of n nearest to its square root.
+// Cost of a half, for groups of m ranks: ceil(log2 m) + ceil(log2(n/m)) rounds, (n-1)/n S sent per rank, of
+// which only (n/m - 1)/n S leaves the group. The all-reduce is both halves. Takes any world and any groups;
+// without any, the ranks are cut into runs as long as the divisor of n nearest to its square root.
 // After Thakur and Gropp, "Improving the performance of collective operations in MPICH", EuroPVM/MPI 2003.
 #include <algorithm>
+#include <numeric>
 
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
@@ -27,39 +32,65 @@
 #include "schedule/steps.h"
 
 namespace ringreduce {
-Schedule two_level_all_reduce(const Place& place) {
-  const std::vector<Members> groups = members_by_group(place);
-  const int count = static_cast<int>(groups.size());
-  const auto smaller = [](const Members& a, const Members& b) { return a.size() < b.size(); };
-  const auto [smallest, largest] = std::minmax_element(groups.begin(), groups.end(), smaller);
-  const int owners = static_cast<int>(smallest->size());
+namespace {
+
+std::size_t smaller(const std::vector<Members>& groups) {
+  return std::ranges::min(groups, {}, &Members::size).size();
+}
+
+std::size_t larger(const std::vector<Members>& groups) {
+  return std::ranges::max(groups, {}, &Members::size).size();
+}
+
+// The i-th owner of group g ends with the sums of chunk i * groups + g. Each group has as many owners as the
+// smallest has ranks.
+Schedule scatter_to_owners(const Place& place, const std::vector<Members>& groups) {
+  const int count = static_cast<int>(groups.size()), owners = static_cast<int>(smaller(groups));
   const auto [group, index] = position_of(place.rank, groups);
   const Members& mine = groups[group];
+  const int size = static_cast<int>(mine.size());
 
-  Spans parts, own_chunks;
-  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
-    parts.push_back({i * count, i < owners ? count : 0});
-  }
-  Members counterparts;
-  for (int g = 0; g < count; ++g) {
-    counterparts.push_back(groups[g][std::min(index, owners - 1)]);
-    own_chunks.push_back({index * count + g, 1});
-  }
-  const Place inside_place{.world = static_cast<int>(mine.size()), .rank = index};
-  const Place across_place{.world = count, .rank = group};
+  Spans parts, own;
+  for (int i = 0; i < size; ++i) parts.push_back({i * count, i < owners ? count : 0});
+  const Schedule none = begin(Collective::reduce_scatter, place, owners * count);
+  Schedule s = embed(circulant_reduce_scatter({.world = size, .rank = index}), none, mine, parts);
+  s.rounds.resize(ceil_log2(static_cast<int>(larger(groups))));
+
   const bool ring = !place.order.empty();
-
-  Schedule inside = embed(circulant_reduce_scatter(inside_place),
-                          begin(Collective::reduce_scatter, place, owners * count), mine, parts);
-  inside.rounds.resize(ceil_log2(static_cast<int>(largest->size())));
-  Schedule across = begin(Collective::all_reduce, place, owners * count);
+  const std::size_t rounds = s.rounds.size() + (ring ? count - 1 : ceil_log2(count));
   if (index < owners) {
-    const Algorithm all_reduce =
-        ring ? all_reduce_of<ring_reduce_scatter> : all_reduce_of<circulant_reduce_scatter>;
-    across = embed(all_reduce(across_place), across, counterparts, own_chunks);
+    Members counterparts;
+    for (const Members& each : groups) {
+      own.push_back({index * count + static_cast<int>(counterparts.size()), 1});
+      counterparts.push_back(each[index]);
+    }
+    const Algorithm scatter = ring ? ring_reduce_scatter : circulant_reduce_scatter;
+    s = embed(scatter({.world = count, .rank = group}), s, counterparts, own);
   }
-  across.rounds.resize(ring ? 2 * (count - 1) : 2 * ceil_log2(count));
-  return then(then(inside, across), mirror(inside));
+  s.rounds.resize(rounds);
+  return s;
+}
+
+}  // namespace
+
+Schedule two_level_all_reduce(const Place& place) {
+  const std::vector<Members> groups = members_by_group(place);
+  const Schedule half = scatter_to_owners(place, groups);
+  return then(half, mirror(half));
+}
+
+Schedule two_level_reduce_scatter(const Place& place) {
+  const std::vector<Members> groups = members_by_group(place);
+  const std::size_t size = smaller(groups);
+  if (size != larger(groups)) return circulant_reduce_scatter(place);
+  Spans chunks;
+  for (std::size_t owner = 0; owner < size; ++owner) {
+    for (const Members& group : groups) chunks.push_back({group[owner], 1});
+  }
+  Members ranks(place.world);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return embed(scatter_to_owners(place, groups), begin(Collective::reduce_scatter, place, place.world), ranks,
+               chunks);
 }
 
 }  // namespace ringreduce

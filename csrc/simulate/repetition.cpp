@@ -11,7 +11,8 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t compared_posts = 2'000'000;  // of different ranks' schedules
+// Of different ranks' schedules: of a ring's many rounds, and of the chunks that algorithms divide.
+constexpr std::size_t compared_posts = 2'000'000, compared_chunks = 10'000'000;
 
 void same(bool condition) {
   if (!condition)
@@ -73,13 +74,26 @@ Repetition find_repetition(const Network& network, const std::function<Schedule(
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin() + 1, order.end(), std::mt19937_64(world));
   std::map<int, Script> known;
-  std::size_t posts = 0;
-  for (const int rank : order) {
-    if ((scripts.empty() && ranks.empty()) || posts > compared_posts) break;
+  std::size_t posts = 0, chunks = 0;
+  const auto is_enough = [&] {
+    return (scripts.empty() && ranks.empty()) || posts > compared_posts || chunks > compared_chunks;
+  };
+  const auto look_at = [&](int rank) {
+    if (is_enough() || known.contains(rank)) return;
     const Script& script = known.emplace(rank, Script(schedule_of(rank))).first->second;
     posts += script.posts();
+    chunks += script.chunks();
     for (auto* candidates : {&scripts, &ranks})
       std::erase_if(*candidates, [&](Candidate& each) { return !each.allows(rank, script); });
+  };
+  for (const int rank : order) {
+    if (is_enough()) break;
+    // Few of a large world's ranks are looked at, so each comes with those that it should be equal to.
+    std::vector<int> places = {0};
+    for (const auto* candidates : {&scripts, &ranks}) {
+      for (const Candidate& each : *candidates) places.push_back(each.ranks);
+    }
+    for (const int ahead : places) look_at((rank + ahead) % world);
   }
   Repetition found;
   found.ranks = ranks.empty() ? world : ranks.front().ranks;

@@ -36,6 +36,14 @@ Script::Script(const Schedule& schedule) {
   }
 }
 
+std::size_t Script::chunks() const {
+  std::size_t all = 0;
+  for (const auto* posts : {&sends_, &works_}) {
+    for (const Post& post : *posts) all += post.chunks;
+  }
+  return all;
+}
+
 bool Script::alike(int round, int other) const {
   return std::ranges::equal(sends(round), sends(other)) && std::ranges::equal(works(round), works(other));
 }

@@ -37,6 +37,7 @@ class Script {
   int heaviest_round() const { return heaviest_round_; }
   std::size_t sends() const { return sends_.size(); }
   std::size_t posts() const { return sends_.size() + works_.size(); }
+  std::size_t chunks() const;  // of all posts
 
   // Whether the same data goes to and comes from the same ranks in two rounds.
   bool alike(int round, int other) const;

@@ -69,6 +69,10 @@ def both_halves(n):
     return 2 * (n - 1) / n
 
 
+def rounds_of_groups(n):
+    return ceil_log(group_size(n)) + ceil_log(n // group_size(n))
+
+
 # (rounds, bytes that the busiest rank sends in units of S), as functions of the world, n > 1.
 COST = {
     ("all_reduce", "ring"): (lambda n: 2 * (n - 1), both_halves),
@@ -90,19 +94,18 @@ COST = {
         lambda n: both_halves(below(n)) + (0 if is_power_of_two(n) else 1),
     ),
     ("all_reduce", "circulant"): (lambda n: 2 * ceil_log(n), both_halves),
-    ("all_reduce", "two_level"): (
-        lambda n: 2 * ceil_log(group_size(n)) + 2 * ceil_log(n // group_size(n)),
-        both_halves,
-    ),
+    ("all_reduce", "two_level"): (lambda n: 2 * rounds_of_groups(n), both_halves),
     ("all_reduce", "leaders"): (lambda n: 3, lambda n: max(1, (n - 2) / (n // group_size(n)) + 1)),
     ("all_reduce", "synthesised"): (lambda n: 2 * (n - 1), lambda n: min(n - 1, 2)),
     ("reduce_scatter", "ring"): (lambda n: n - 1, one_half),
     ("reduce_scatter", "recursive_halving"): (ceil_log, one_half),
     ("reduce_scatter", "bruck"): (ceil_log, one_half),
+    ("reduce_scatter", "two_level"): (rounds_of_groups, one_half),
     ("reduce_scatter", "direct"): (lambda n: 1, one_half),
     ("all_gather", "ring"): (lambda n: n - 1, one_half),
     ("all_gather", "recursive_doubling"): (ceil_log, lambda n: max(taken_by(r, n) for r in range(n)) / n),
     ("all_gather", "bruck"): (ceil_log, one_half),
+    ("all_gather", "two_level"): (rounds_of_groups, one_half),
     ("all_gather", "direct"): (lambda n: 1, one_half),
     ("broadcast", "tree"): (ceil_log, ceil_log),
     ("broadcast", "chain"): (lambda n: n - 1, lambda n: 1),
@@ -205,17 +208,23 @@ def test_halving_in_odd_worlds_stays_within_the_bound_it_states():
         [5] * 8 + [-1] * 7 + [2] * 3,
     ],
 )
-@pytest.mark.parametrize("name", ["two_level", "leaders"])
-def test_any_groups_will_do(name, groups):
+@pytest.mark.parametrize(
+    ("collective", "name"), [pair for pair in CATALOGUE if pair[1] in ("two_level", "leaders")]
+)
+def test_any_groups_will_do(collective, name, groups):
     world = len(groups)
-    assert engine.check_algorithm("all_reduce", name, world, 0, groups) == ""
-    plans = [schedules.schedule("all_reduce", name, world, r, groups=groups) for r in range(world)]
+    assert engine.check_algorithm(collective, name, world, 0, groups) == ""
+    plans = [schedules.schedule(collective, name, world, r, groups=groups) for r in range(world)]
     assert is_right(plans)
 
 
-def test_two_level_sends_little_out_of_the_groups():
+@pytest.mark.parametrize(
+    ("collective", "sent"),
+    [("all_reduce", both_halves), ("reduce_scatter", one_half), ("all_gather", one_half)],
+)
+def test_two_level_sends_little_out_of_the_groups(collective, sent):
     groups = [rank // 4 for rank in range(16)]
-    plan = schedules.schedule("all_reduce", "two_level", 16, 5, groups=groups)
+    plan = schedules.schedule(collective, "two_level", 16, 5, groups=groups)
     outside = sum(
         count
         for each in plan.rounds
@@ -224,7 +233,7 @@ def test_two_level_sends_little_out_of_the_groups():
         for peer in send.peers
         if groups[peer] != groups[5]
     )
-    assert outside / plan.chunks == both_halves(4) / 4
+    assert outside / plan.chunks == sent(4) / 4
 
 
 @given(st.permutations(range(7)), st.integers(0, 6))
@@ -235,9 +244,10 @@ def test_any_order_of_the_ranks_will_do(collective, name, order, root):
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.randoms(use_true_random=False))
-def test_two_level_takes_any_groups_in_any_order(groups, random):
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_two_level_takes_any_groups_in_any_order(collective, groups, random):
     order = random.sample(range(len(groups)), len(groups))
-    assert engine.check_algorithm("all_reduce", "two_level", len(groups), 0, groups, order) == ""
+    assert engine.check_algorithm(collective, "two_level", len(groups), 0, groups, order) == ""
 
 
 def links_used(world, **place):

@@ -57,7 +57,7 @@ def test_description_and_cost():
 
 def test_listing():
     names = [entry.name for entry in schedules.algorithms("reduce_scatter")]
-    assert names == ["ring", "recursive_halving", "bruck", "direct"]
+    assert names == ["ring", "recursive_halving", "bruck", "two_level", "direct"]
     eight = {entry.name: entry for entry in schedules.algorithms("all_reduce", world=8)}
     assert (eight["ring"].measured_rounds, eight["ring"].measured_bytes) == (14, 1.75)
     assert schedules.algorithms()[0].measured_rounds is None

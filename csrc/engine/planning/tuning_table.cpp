@@ -123,6 +123,13 @@ constexpr TuningRow across_hosts[] = {
     {C::all_reduce, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
     {C::all_reduce, any_world, -1, all, "two_level", 512 * KiB, 4},
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
+    // A ring's rounds grow with the world, and so do the messages of "direct".
+    {C::reduce_scatter, 16, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "two_level", 512 * KiB, 4},
+    {C::all_gather, 16, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "two_level", 512 * KiB, 4},
 };
 
 // Differences where MPI carries messages. At sizes of which MPI still sends half at once, but not all, two

@@ -70,8 +70,10 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
     return to_python(simulate(network, of_python, question));
   }
   const Collective kind = collective_named(collective);
+  Place place{network.world(), 0, root, groups, order, trees};
   const auto of_catalogue = [&](int rank) {
-    return make_schedule(kind, algorithm, {network.world(), rank, root, groups, order, trees});
+    place.rank = rank;
+    return make_schedule(kind, algorithm, place);
   };
   Answer answer;
   {
