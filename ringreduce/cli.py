@@ -53,7 +53,7 @@ come close, and the predicted fastest choice for each size. docs/studies.md desc
 PLAN = """\
 Predicts how fast a job trains on a cluster with each strategy, and what bounds it. Nothing runs.
 
-  ringreduce plan job.toml cluster.toml                     all strategies on the whole cluster
+  ringreduce plan job.toml cluster.toml                     exact strategies on the whole cluster
   ringreduce plan job.toml cluster.toml -n 8,64,256         on several numbers of ranks
   ringreduce plan job.json cluster.toml -s zero2:bucket_mb=50,data_parallel:accumulation=4
   ringreduce plan --samples 32 record train.py              record a job from a training program, in train.json
@@ -240,7 +240,11 @@ def add_plan_options(parser: ArgumentParser) -> None:
         "-o", "--output", type=Path, help="with record: the job's file (the program's name with .json)"
     )
     parser.add_argument(
-        "-s", "--strategy", type=names, default=["all"], help='strategies, separated by commas, or "all"'
+        "-s",
+        "--strategy",
+        type=names,
+        default=["exact"],
+        help='strategies, separated by commas, "all", or "exact": those that train as one process would (exact)',
     )
     parser.add_argument("-n", "--world", type=names, default=[], help="numbers of ranks, such as 8,64,256")
     parser.add_argument("--format", choices=["table", "json"], default="table")

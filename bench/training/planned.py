@@ -1,169 +1,144 @@
 """Compares predicted with measured training steps.
 
-    python3 -m bench.training.planned
-    python3 -m bench.training.planned --ranks 2 --rounds 9 --model here.json
+    python3 -m bench.training.planned                              # 2 and 4 ranks of this host
+    python3 -m bench.training.planned --places 2x1gbit,4x10gbit     # 2 and 4 hosts, by their links
+    python3 -m bench.training.planned --places 2x1gbit+10ms --rounds 5
+    python3 -m bench.training.planned --places all --keep rows.json
 
-Each model is recorded on one rank while the others wait. The costs of collectives come from ``ringreduce fit`` on the
-same ranks, or from a file. Then all ranks train with each strategy in turn. The time of a step is that of the slowest
-rank, and the table shows medians over rounds. If other programs use the cores, ranks compute more slowly side by side
-than the one that was recorded. The last column leaves this out: it compares how much longer than ranks that train side
-by side, without communication, a step takes.
+Hosts are network namespaces of this machine (hosts.py), which need root, and have a rank each. Each model is recorded
+on one rank while the others wait. The costs of collectives come from ``ringreduce fit`` on the same ranks, or from a
+file. Then all ranks train with each strategy in turn. The time of a step is that of the slowest rank, and the table
+shows medians over rounds. If other programs use the cores, ranks compute more slowly side by side than the one that was
+recorded. The last column leaves this out: it compares how much longer than the computation a step takes, where the
+measured computation is that of ranks that train side by side, without communication.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 import ringreduce
+from bench.network.hosts import Hosts
 from bench.training.data_parallel import KEEP_FREED_MEMORY
-from ringreduce.plan import Cluster, Device, predict, read_job, strategy
-from ringreduce.studies.model import Model, fit
+from bench.training.planned_rank import add_options, planned
 from ringreduce.text import markdown
 
-STEPS = 3  # that are timed together
-
-
-class Shape(NamedTuple):
-    name: str
-    width: int
-    layers: int
-    samples: int
-
-
-SHAPES = [
-    Shape("communication-bound", 1024, 24, 1),
-    Shape("compute-bound", 512, 8, 256),
-    Shape("many small tensors", 64, 200, 64),
-]
-SIDE_BY_SIDE = "side by side"
-STRATEGIES = ["data_parallel", "data_parallel:bucket_mb=4", "zero1", "zero2"]
+PLACES = ["2", "4", *(f"{hosts}x{link}" for hosts in (2, 4) for link in ("1gbit", "10gbit", "1gbit+10ms"))]
+BASE = "ddp"  # the strategy that others are compared with
+LIMIT = 1500.0  # seconds for a place
+HEADING = [
+    "place", "", "strategy", "side by side, ms", "measured, ms", "recorded, ms", "predicted, ms", "error", "beside",
+]  # fmt: skip
 
 
 def parse_arguments() -> Namespace:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7, help="number of turns of each strategy (7)")
-    parser.add_argument("--model", type=Path, help="a model of ringreduce fit; without it, one is fitted")
-    parser.add_argument("--budget", type=float, default=0.02, help="seconds for each measurement of the fit")
-    return parser.parse_args()
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--places",
+        default="2,4",
+        help="numbers of ranks of this host, or of hosts with their links; or: all (2,4)",
+    )
+    parser.add_argument("--keep", type=Path, help="a file to which all figures are added")
+    add_options(parser)
+    options = parser.parse_args()
+    options.places = PLACES if options.places == "all" else options.places.split(",")
+    return options
 
 
-def rank_main(comm: Any, options: Namespace, folder: str) -> list[list[str]]:
-    import torch
+def at(place: str, options: Namespace) -> list[dict[str, Any]]:
+    """Measures at a place. Returns a row for each model and strategy."""
+    ranks, _, link = place.partition("x")
+    with tempfile.TemporaryDirectory() as folder:
+        if not link:
+            return ringreduce.run(planned, int(ranks), options, Path(folder), start="spawn", timeout=120.0)[0]
+        rate, _, delay = link.partition("+")
+        with Hosts(int(ranks), rate, float(delay.removesuffix("ms") or 0)) as hosts:
+            return on_hosts(hosts, options)
 
-    torch.set_num_threads(1)
-    model = Model.load(options.model) if options.model else fit(comm, options.budget)
-    cluster = Cluster(model, Device(kind="cpu"), comm.size)
-    rows = []
-    for shape in SHAPES:
-        path = Path(folder) / f"{shape.width}.json"
-        if comm.rank == 0:
-            recorded(shape, path)
-        comm.barrier()
-        measured = times(comm, shape, options.rounds)
-        for name in STRATEGIES if comm.rank == 0 else ():
-            found = predict(read_job(path), cluster, strategy(name), comm.size)
-            rows.append(row(shape.name, name, measured[name], measured[SIDE_BY_SIDE], found))
+
+def on_hosts(hosts: Hosts, options: Namespace) -> list[dict[str, Any]]:
+    more = ["--rounds", str(options.rounds), "--budget", str(options.budget)]
+    more += ["--strategies", ",".join(options.strategies)]
+    more += ["--model", str(options.model)] if options.model else []
+    commands = [
+        host.command(
+            [
+                sys.executable, "-m", "bench.training.planned_rank", "--rank", str(host.index),
+                "--ranks", str(len(hosts)), "--interface", host.interface, *more,
+            ]
+        )
+        for host in hosts
+    ]  # fmt: skip
+    start = [sys.executable, "-m", "bench.network.start_ranks", json.dumps(commands)]
+    try:
+        done = subprocess.run(start, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
+    finally:
+        hosts.kill()
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return rows
 
 
-def row(shape: str, name: str, seconds: float, beside: float, found: Any) -> list[str]:
-    alone = found.samples / found.world / found.one_rank
-    times = (f"{1e3 * each:.2f}" for each in (beside, seconds, alone, found.seconds))
-    errors = (found.seconds / seconds - 1, found.seconds / alone / (seconds / beside) - 1)
-    return [shape, name, *times, *(f"{100 * error:+.1f} %" for error in errors)]
+def errors_of(row: dict[str, Any]) -> tuple[float, float]:
+    """Returns the relative error of a step, and that of its ratio to the computation alone."""
+    return (
+        row["predicted"] / row["measured"] - 1,
+        row["predicted"] / row["alone"] / (row["measured"] / row["beside"]) - 1,
+    )
 
 
-def recorded(shape: Shape, path: Path) -> None:
-    from ringreduce.studies.plan.record import record
-
-    module, optimizer = made(shape)
-    step = step_of(module, optimizer, shape)
-    with record(path, module, optimizer, shape.samples):
-        for _ in range(15):
-            step()
-
-
-def made(shape: Shape) -> tuple[Any, Any]:
-    import torch
-
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(*(torch.nn.Linear(shape.width, shape.width) for _ in range(shape.layers)))
-    return module, torch.optim.Adam(module.parameters(), lr=1e-4)
+def table(rows: list[dict[str, Any]]) -> str:
+    lines: list[list[Any]] = [HEADING]
+    for row in rows:
+        times = (f"{1e3 * row[key]:.2f}" for key in ("beside", "measured", "alone", "predicted"))
+        errors = (f"{100 * error:+.1f} %" for error in errors_of(row))
+        lines.append([row["place"], row["shape"], row["strategy"], *times, *errors])
+    return markdown(lines)
 
 
-def step_of(module: Any, optimizer: Any, shape: Shape) -> Callable[[], None]:
-    import torch
-
-    x = torch.randn(shape.samples, shape.width)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        module(x).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
-def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
-    import torch
-
-    kind, _, setting = name.partition(":")
-    limits = {key: float(value) for key, value in [setting.split("=")]} if setting else {}
-    module, optimizer = made(shape)
-    stage = {"zero1": 1, "zero2": 2}.get(kind)
-    if stage:
-        optimizer = ringreduce.ShardedOptimizer(
-            module.parameters(), torch.optim.Adam, comm, stage=stage, lr=1e-4
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Returns the errors, how often the best strategy was found, and the error of its gain, over all cells."""
+    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["place"], row["shape"]), {})[row["strategy"]] = row
+    lines = []
+    for place, what in ((0, "of the step"), (1, "of its ratio to the computation")):
+        errors = sorted(abs(errors_of(row)[place]) for row in rows)
+        lines.append(f"error {what}: median {100 * median(errors):.1f} %, largest {100 * errors[-1]:.1f} %")
+    right, regrets, gains = 0, [], []
+    for cell in cells.values():
+        best, chosen = (min(cell, key=lambda name: cell[name][key]) for key in ("measured", "predicted"))
+        right += best == chosen
+        regrets.append(cell[chosen]["measured"] / cell[best]["measured"] - 1)
+        if BASE in cell:
+            gain = [cell[BASE][key] / cell[chosen][key] for key in ("measured", "predicted")]
+            gains.append(abs(gain[1] / gain[0] - 1))
+    lines.append(f"best strategy right in {right} of {len(cells)} cells; the predicted one is slower than the best by "
+                 f"{100 * median(regrets):.1f} % (median), {100 * max(regrets):.1f} % (most)")  # fmt: skip
+    if gains:
+        lines.append(
+            f"error of its gain over {BASE}: median {100 * median(gains):.1f} %, most {100 * max(gains):.1f} %"
         )
-    wrapped = module if stage == 2 else ringreduce.DataParallel(module, comm, **limits)
-    return step_of(wrapped, optimizer, shape)
-
-
-def times(comm: Any, shape: Shape, rounds: int) -> dict[str, float]:
-    """Returns the median over rounds of the slowest rank's seconds for a step."""
-    steps = {name: contestant(name, comm, shape) for name in STRATEGIES}
-    steps[SIDE_BY_SIDE] = step_of(*made(shape), shape)
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds + 2):  # the first two are warm-up
-        for name, step in steps.items():
-            comm.barrier()
-            start = perf_counter()
-            for _ in range(STEPS):
-                step()
-            found[name].append((perf_counter() - start) / STEPS)
-    slowest = comm.all_reduce(np.array(list(found.values()))[:, 2:], "max")
-    return {name: float(median(row)) for name, row in zip(found, slowest, strict=True)}
+    return "\n".join(lines)
 
 
 def main() -> None:
     options = parse_arguments()
     os.environ.update(KEEP_FREED_MEMORY)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = ringreduce.run(rank_main, options.ranks, options, folder, start="spawn")[0]
-    heading = [
-        "",
-        "strategy",
-        "side by side, ms",
-        "measured, ms",
-        "recorded, ms",
-        "predicted, ms",
-        "error",
-        "beside",
-    ]
-    print(f"{options.ranks} ranks of one host\n\n{markdown([heading, *rows])}\n")
-    for place, what in ((-2, "of the step"), (-1, "beside ranks side by side")):
-        errors = sorted(abs(float(each[place].split()[0])) for each in rows)
-        print(f"error {what}: median {median(errors):.1f} %, largest {errors[-1]:.1f} %")
+    rows = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else []
+    for place in options.places:
+        rows = [row for row in rows if row["place"] != place]
+        rows += [{"place": place, **row} for row in at(place, options)]
+        if options.keep:
+            options.keep.write_text(json.dumps(rows, indent=1))
+    print(f"{table(rows)}\n\n{summary(rows)}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ ROOMS = {
     "studies.synthesis": ["communicator", "studies.simulate"],
     "studies.measuring": [*STARTED, "studies.bench"],
     "studies.model": [*STARTED, *PUBLIC, "studies.bench", "studies.measuring", "studies.simulate"],
-    "studies.plan": ["studies.simulate", "studies.model", "training.foundation.filling"],
+    "studies.plan": [
+        "start", "studies.simulate", "studies.model", "training.compression", "training.foundation.filling",
+    ],
     "studies.study": [*STARTED, *PUBLIC, "studies"],
     "frameworks.mpi": STARTED,
     "frameworks.torch": STARTED,

@@ -19,17 +19,17 @@ namespace ringreduce {
 namespace {
 
 // The algorithm that a communicator of that many ranks would pick. `oversubscribed`: whether ranks outnumber
-// cores; `latency`, `bandwidth`: of the links between hosts, 0 if unknown.
-std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::string& collective,
-                                                                  std::size_t bytes, int world,
-                                                                  const std::string& transport,
-                                                                  std::optional<bool> oversubscribed,
-                                                                  double latency, double bandwidth) {
+// cores; `latency`, `bandwidth`: of the links between hosts, 0 if unknown; `coded`: whether values travel in
+// a wire format.
+std::tuple<std::string, std::size_t, int, std::string> choice_for(
+    const std::string& collective, std::size_t bytes, int world, const std::string& transport,
+    std::optional<bool> oversubscribed, double latency, double bandwidth, bool coded) {
   const Target there{.tuning = tuning_of(transport),
                      .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
   Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
   planner.know({}, {.world = 1, .latency = {latency}, .bandwidth = {bandwidth}, .together = {}});
-  const auto [choice, reason] = planner.explain(collective_named(collective), bytes);
+  const auto [choice, reason] =
+      planner.explain(collective_named(collective), bytes, coded ? Encoding::bf16 : Encoding::none);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, reason};
 }
 
@@ -41,10 +41,12 @@ std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_tabl
 
 void bind_measuring(nb::module_& m) {
   m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a, "transport"_a = "shm",
-        "oversubscribed"_a = nb::none(), "latency"_a = 0.0, "bandwidth"_a = 0.0,
+        "oversubscribed"_a = nb::none(), "latency"_a = 0.0, "bandwidth"_a = 0.0, "coded"_a = false,
         "Returns the algorithm that \"auto\" picks: (algorithm, slice bytes, slices in flight, reason). "
         "oversubscribed: whether ranks outnumber cores; None: as on this host. latency, bandwidth: of the "
-        "links between hosts, in seconds and bytes per second; 0: unknown.");
+        "links between hosts, in seconds and bytes per second; 0: unknown. coded: whether values travel in a "
+        "wire "
+        "format.");
   m.def("tuning_file", tuning_file,
         "Returns the path of the tuning table of this machine; empty if there is no cache folder.");
   m.def(

@@ -6,6 +6,7 @@ from ringreduce.studies.plan.job import Job, Layer, Optimizer, Parameter
 from ringreduce.studies.plan.prediction import Prediction, predict, sensitivity
 from ringreduce.studies.plan.strategies import STRATEGIES, strategy
 from ringreduce.studies.plan.transformer import Transformer, read_job
+from ringreduce.studies.plan.variation import Variation
 
 __all__ = [
     "STRATEGIES",
@@ -19,6 +20,7 @@ __all__ = [
     "Parameter",
     "Prediction",
     "Transformer",
+    "Variation",
     "best_interval",
     "goodput",
     "predict",

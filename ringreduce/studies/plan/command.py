@@ -11,7 +11,7 @@ from ringreduce.studies.plan.cluster import Cluster, read_cluster
 from ringreduce.studies.plan.failures import Goodput, goodput
 from ringreduce.studies.plan.job import Job
 from ringreduce.studies.plan.prediction import Prediction, Simulations, predict, sensitivity
-from ringreduce.studies.plan.strategies import STRATEGIES, strategy
+from ringreduce.studies.plan.strategies import EXACT, STRATEGIES, strategy
 from ringreduce.studies.plan.transformer import read_job
 from ringreduce.text import human_seconds, layout
 
@@ -28,7 +28,8 @@ def run(options: Namespace) -> int:
             f"plan needs a job and a cluster, or: record PROGRAM, not {' '.join(options.what)!r}"
         )
     job, cluster = read_job(Path(options.what[0])), read_cluster(Path(options.what[1]))
-    asked = list(STRATEGIES) if options.strategy == ["all"] else options.strategy
+    sets = {"exact": EXACT, "all": STRATEGIES}
+    asked = [text for word in options.strategy for text in sets.get(word, [word])]
     chosen = {text: strategy(text) for text in asked}
     worlds = [_world(text) for text in options.world] or [cluster.world]
     simulations = Simulations(cluster)

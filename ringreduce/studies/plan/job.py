@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from ringreduce.settings import Table
 
-__all__ = ["DTYPES", "Dtype", "Job", "Layer", "Optimizer", "Parameter"]
+__all__ = ["DTYPES", "Coder", "Dtype", "Job", "Layer", "Optimizer", "Parameter"]
 
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -24,11 +24,13 @@ class Parameter(Table):
         name: Its name, for error messages.
         numel: The number of elements.
         dtype: The dtype of the parameter and of its gradient.
+        rows: The length of its first axis, if it has several. PowerSGD compresses only these.
     """
 
     name: str
     numel: PositiveInt
     dtype: Dtype = "float32"
+    rows: PositiveInt | None = None
 
     @property
     def nbytes(self) -> int:
@@ -46,6 +48,8 @@ class Layer(Table):
         backward_s: The seconds of its backward pass on one rank.
         parameters: Its parameters, in the reverse of the order in which their gradients come.
         activation_bytes: The bytes that its forward pass keeps for the backward pass.
+        output_bytes: The bytes of its result, which other ranks need if they have another part of the layer, or the
+            next one.
     """
 
     name: str
@@ -54,6 +58,30 @@ class Layer(Table):
     backward_s: NonNegativeFloat
     parameters: list[Parameter] = Field(default_factory=list)
     activation_bytes: NonNegativeInt = 0
+    output_bytes: NonNegativeInt = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its parameters."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+
+class Coder(Table):
+    """The time that compressing gradients takes.
+
+    Attributes:
+        element_s: The seconds for each element of the gradients.
+        tensor_s: The seconds for each tensor.
+        received_s: The seconds for each element that other ranks have sent.
+    """
+
+    element_s: NonNegativeFloat = 0.0
+    tensor_s: NonNegativeFloat = 0.0
+    received_s: NonNegativeFloat = 0.0
+
+
+# Of each gradient in float32, how many copies take as long as its compression, where that was not measured.
+COPIES = {"bf16": 2, "fp16": 2, "int8": 3, "fp8": 3, "sign_majority": 8, "top_k": 8, "power_sgd": 6}
 
 
 class Optimizer(Table):
@@ -83,6 +111,7 @@ class Job(Table):
         other_s: The seconds of a step outside the forward pass, the backward pass and the optimizer.
         threads: The cores that the computation keeps busy, if it runs on CPUs.
         copy_rate: The bytes per second at which gradients are copied into buckets.
+        coders: The time of compression by method. Methods that are missing take as long as some copies.
     """
 
     name: str = "job"
@@ -93,6 +122,7 @@ class Job(Table):
     other_s: NonNegativeFloat = 0.0
     threads: PositiveInt = 1
     copy_rate: PositiveFloat = math.inf
+    coders: dict[str, Coder] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Job:
@@ -135,6 +165,12 @@ class Job(Table):
         return (
             self.optimizer.element_s * self.elements * elements
             + self.optimizer.tensor_s * self.tensors * tensors
+        )
+
+    def coder(self, name: str) -> Coder:
+        """Returns the time of a method of compression."""
+        return self.coders.get(name) or Coder(
+            element_s=4 * COPIES[name] / self.copy_rate, received_s=8 / self.copy_rate
         )
 
     def save(self, path: Path) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ringreduce.studies.plan.cluster import Change, Cluster, Exchange
 from ringreduce.studies.plan.job import Job
-from ringreduce.studies.plan.operations import COMPUTE, Memory, Operation
+from ringreduce.studies.plan.operations import COMPUTE, Group, Memory, Operation
 from ringreduce.studies.plan.step import Demand, Timed, chain, run
-from ringreduce.studies.plan.strategies import Strategy
+from ringreduce.studies.plan.strategies import Phase, Strategy
 from ringreduce.studies.simulate import Graph, Network, Sites
 
 __all__ = ["Prediction", "Simulations", "predict", "sensitivity"]
@@ -28,18 +28,27 @@ class Simulations:
 
     def __init__(self, cluster: Cluster, change: Change | None = None) -> None:
         self.cluster, self._change = cluster, change
-        self._known: dict[tuple[str, int, int], Exchange] = {}
+        self._known: dict[tuple[Any, ...], Exchange] = {}
 
-    def __call__(self, collective: str, nbytes: int, world: int) -> Exchange:
-        key = collective, nbytes, world
+    def __call__(
+        self, collective: str, nbytes: int, world: int, group: Group | None = None, algorithm: str = "auto"
+    ) -> Exchange:
+        size = group.size if group else world
+        nbytes = -(-nbytes // size) * size
+        key = collective, nbytes, world, group, algorithm
         if key not in self._known:
-            self._known[key] = self.cluster.exchange(collective, nbytes, world, self._change)
+            self._known[key] = self.cluster.exchange(
+                collective, nbytes, world, self._change, group, algorithm
+            )
         return self._known[key]
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A step of one rank, predicted. All ranks do the same at the same time.
+
+    If the steps of a strategy differ, figures are means over them, and ``timeline`` is that of a step with
+    communication.
 
     Attributes:
         strategy, world: The strategy, and the number of ranks.
@@ -110,48 +119,84 @@ def predict(
         ValueError: The cluster has no such number of ranks.
     """
     find = simulations or Simulations(cluster)
-    operations = strategy.build(job, world).all
-    exchanges = {
-        number: find(one.collective, -(-one.nbytes // world) * world, world)
-        for number, one in enumerate(operations)
-        if one.collective and world > 1
-    }
-    demands = [
-        _of_exchange(exchanges[number], cluster)
-        if number in exchanges
-        else _of_computation(one, job, cluster)
-        for number, one in enumerate(operations)
-    ]
-    timeline = run(operations, demands)
-    seconds = max(one.ended for one in timeline)
-    alone = sum(need.seconds for one, need in zip(operations, demands, strict=True) if one.stream == COMPUTE)
+    slowest = strategy.slowdown(cluster.variation, world) if cluster.variation else 1.0
+    round_ = [_timed(phase, job, cluster, slowest, find, world) for phase in strategy.phases(job, world)]
+    steps = sum(one.phase.times * one.phase.steps for one in round_)
+
+    def mean(of: Callable[[_Round], float]) -> float:
+        return sum(one.phase.times * of(one) for one in round_) / steps
+
+    causes: dict[str, float] = defaultdict(float)
+    for one in round_:
+        for cause, part in one.causes.items():
+            causes[cause] += one.phase.times * part / steps
+    seconds = mean(lambda one: one.seconds)
     memory, limit = strategy.memory(job, world), cluster.device.memory
-    samples = job.samples * strategy.accumulation * world
+    samples = strategy.samples(job, world)
     return Prediction(
-        strategy=strategy, world=world, seconds=seconds, compute_s=alone, samples=samples,
-        causes=_causes(timeline, exchanges),
+        strategy=strategy, world=world, seconds=seconds, samples=samples,
+        compute_s=mean(lambda one: one.alone),
+        causes=dict(causes),
         one_rank=job.samples * strategy.accumulation / _alone(job, cluster, strategy.accumulation),
-        memory=memory, fits=limit is None or memory.total <= limit, timeline=timeline,
-        link_bytes=sum(one.sent for one in exchanges.values()),
+        memory=memory, fits=limit is None or memory.total <= limit, timeline=round_[-1].timeline,
+        link_bytes=mean(lambda one: one.link_bytes),
         price=1e6 * cluster.device.price_per_hour * world * seconds / 3600 / samples,
     )  # fmt: skip
 
 
-def _of_exchange(exchange: Exchange, cluster: Cluster) -> Demand:
+@dataclass(frozen=True)
+class _Round:
+    """Steps of one kind, simulated. Figures are of all steps of the phase together."""
+
+    phase: Phase
+    timeline: Sequence[Timed]
+    seconds: float
+    alone: float
+    causes: Mapping[str, float]
+    link_bytes: float
+
+
+def _timed(phase: Phase, job: Job, cluster: Cluster, slowest: float, find: Simulations, world: int) -> _Round:
+    exchanges = {
+        number: find(one.collective, one.nbytes, world, one.group, one.algorithm)
+        for number, one in enumerate(phase.operations)
+        if one.collective and (one.group.size if one.group else world) > 1
+    }
+    demands = [
+        _of_exchange(one, exchanges[number], cluster)
+        if number in exchanges
+        else _of_computation(one, job, cluster, slowest)
+        for number, one in enumerate(phase.operations)
+    ]
+    timeline = run(phase.operations, demands)
+    alone: dict[int, float] = defaultdict(float)  # by stage
+    for one, need in zip(phase.operations, demands, strict=True):
+        alone[one.stage] += need.seconds if one.stream.startswith(COMPUTE) and not one.collective else 0.0
+    sent: dict[int, float] = defaultdict(float)
+    for number, exchange in exchanges.items():
+        sent[phase.operations[number].stage] += exchange.sent * phase.operations[number].times
+    return _Round(
+        phase, timeline, max(one.ended for one in timeline), max(alone.values()), _causes(timeline, exchanges),
+        max(sent.values(), default=0.0),
+    )  # fmt: skip
+
+
+def _of_exchange(one: Operation, exchange: Exchange, cluster: Cluster) -> Demand:
     outcome = exchange.outcome
-    shares = {LINK: max(outcome.busy.values(), default=0.0)}
+    shares = {f"{LINK} {one.stage}": max(outcome.busy.values(), default=0.0)}
     if cluster.device.kind == "cpu":
-        shares[CORE] = max(outcome.busy_cores, default=0.0) / max(cluster.cores_of_a_rank, 1)
-    return Demand(outcome.seconds, shares)
+        busy = max(outcome.busy_cores, default=0.0) / max(cluster.cores_of_a_rank, 1)
+        shares[f"{CORE} {one.stage}"] = busy
+    return Demand(outcome.seconds * one.times, shares)
 
 
-def _of_computation(one: Operation, job: Job, cluster: Cluster) -> Demand:
-    seconds = one.seconds / cluster.device.speed
+def _of_computation(one: Operation, job: Job, cluster: Cluster, slowest: float) -> Demand:
+    seconds = one.seconds / cluster.device.speed * slowest
     if cluster.device.kind == "gpu":
         return Demand(seconds)
     # Cores that several ranks share make each of them slower, also without communication.
     wanted = job.threads / cluster.cores_of_a_rank
-    return Demand(seconds * max(1.0, wanted), {CORE: min(1.0, wanted)})
+    return Demand(seconds * max(1.0, wanted), {f"{CORE} {one.stage}": min(1.0, wanted)})
 
 
 def _alone(job: Job, cluster: Cluster, accumulation: int) -> float:

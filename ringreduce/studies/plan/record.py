@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ringreduce.studies.plan.coders import measured_coders
 from ringreduce.studies.plan.job import DTYPES, Job, Layer, Optimizer, Parameter
 
 __all__ = ["record", "record_program"]
@@ -127,6 +128,7 @@ class Recorder:
         self._spent: dict[tuple[str, str], list[float]] = defaultdict(list)  # by kind and layer: of each step
         self._now: dict[tuple[str, str], float] = defaultdict(float)  # of this step
         self._kept: dict[str, int] = defaultdict(int)
+        self._results: dict[str, int] = {}
         self._order: list[str] = []  # layers, as their last gradient came
         self._mark = self._began = 0.0
         self._steps = 0
@@ -141,7 +143,9 @@ class Recorder:
         ]
         for name, module in model.named_modules():
             if name in self._layers:
-                handles.append(module.register_forward_hook(lambda *_, name=name: self._forward(name)))
+                handles.append(
+                    module.register_forward_hook(lambda *found, name=name: self._forward(name, found[-1]))
+                )
         for own in self._layers.values():
             handles += [one.register_post_accumulate_grad_hook(self._gradient) for _, one in own]
         handles.append(optimizer.register_step_pre_hook(lambda *_: self._update()))
@@ -174,8 +178,9 @@ class Recorder:
             self._kept[""] += tensor.untyped_storage().nbytes()
         return tensor
 
-    def _forward(self, name: str) -> None:
+    def _forward(self, name: str, result: Any) -> None:
         if torch.is_grad_enabled():
+            self._results[name] = result.nbytes if isinstance(result, torch.Tensor) else 0
             self._now["forward", name] += self._pass_time()
             self._kept[name] += self._kept.pop("", 0)
 
@@ -229,7 +234,7 @@ class Recorder:
             name=name, samples=samples, unit=unit, layers=[self._layer(each) for each in [*never, *self._order[::-1]]],
             optimizer=Optimizer(state_bytes=state / elements, element_s=self._median("optimizer") / elements),
             other_s=self._median("other"), threads=1 if self._on_gpu else torch.get_num_threads(),
-            copy_rate=_copy_rate(self._device),
+            copy_rate=_copy_rate(self._device), coders=measured_coders(self._device),
         )  # fmt: skip
 
     def _layer(self, name: str) -> Layer:
@@ -237,8 +242,12 @@ class Recorder:
         return Layer(
             name=name or "model", unit=block[0] if block else "", forward_s=self._median("forward", name),
             backward_s=self._median("backward", name), activation_bytes=self._kept.get(name, 0),
+            output_bytes=self._results.get(name, 0),
             parameters=[
-                Parameter(name=f"{name}.{each}", numel=one.numel(), dtype=_dtype(one, f"{name}.{each}"))
+                Parameter(
+                    name=f"{name}.{each}", numel=one.numel(), dtype=_dtype(one, f"{name}.{each}"),
+                    rows=one.shape[0] if one.dim() > 1 else None,
+                )
                 for each, one in self._layers[name]
             ],
         )  # fmt: skip

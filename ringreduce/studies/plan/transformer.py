@@ -68,7 +68,9 @@ class Transformer(Table):
         state = self.state_bytes or (8 if size >= 4 else 12)
         scores = 5 * self.heads * self.sequence / h if self.recompute == "none" else 0
         kept = round(tokens * h * (KEPT[self.recompute] + scores) * size / 2)
-        layers = [self._layer("embedding", "", {"token": self.vocabulary * h, "position": self.sequence * h})]
+        out = tokens * h * size
+        tables = {"token": self.vocabulary * h, "position": self.sequence * h}
+        layers = [self._layer("embedding", "", tables, output=out)]
         for number in range(self.layers):
             unit = f"block {number}"
             attention = {"norm.weight": h, "norm.bias": h, "qkv.weight": 3 * h * h, "qkv.bias": 3 * h,
@@ -77,9 +79,11 @@ class Transformer(Table):
                     "down.weight": inner * h, "down.bias": h}  # fmt: skip
             more = 4.0 * self.sequence * h * tokens
             layers.append(
-                self._layer(f"{unit} attention", unit, attention, 8.0 * h * h * tokens + more, kept)
+                self._layer(f"{unit} attention", unit, attention, 8.0 * h * h * tokens + more, kept, out)
             )
-            layers.append(self._layer(f"{unit} feed-forward", unit, feed, 4.0 * h * inner * tokens))
+            layers.append(
+                self._layer(f"{unit} feed-forward", unit, feed, 4.0 * h * inner * tokens, output=out)
+            )
         logits = 2.0 * h * self.vocabulary * tokens
         layers.append(
             self._layer("head", "", {"norm.weight": h, "norm.bias": h}, logits, 4 * tokens * self.vocabulary)
@@ -92,14 +96,19 @@ class Transformer(Table):
         )  # fmt: skip
 
     def _layer(
-        self, name: str, unit: str, parameters: dict[str, int], forward: float = 0.0, kept: int = 0
-    ) -> Layer:
+        self, name: str, unit: str, parameters: dict[str, int], forward: float = 0.0, kept: int = 0, output: int = 0
+    ) -> Layer:  # fmt: skip
         seconds = forward / (self.flops * self.efficiency)
         again = seconds if self.recompute == "layers" and unit else 0.0
         return Layer(
             name=name, unit=unit, forward_s=seconds, backward_s=2 * seconds + again, activation_bytes=kept,
+            output_bytes=output,
             parameters=[
-                Parameter(name=f"{name} {part}", numel=numel, dtype=self.dtype) for part, numel in parameters.items()
+                Parameter(
+                    name=f"{name} {part}", numel=numel, dtype=self.dtype,
+                    rows=numel // self.width if numel > self.width and not part.endswith("bias") else None,
+                )
+                for part, numel in parameters.items()
             ],
         )  # fmt: skip
 

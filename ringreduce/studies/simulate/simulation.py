@@ -122,6 +122,7 @@ def simulate(
     lanes: int | None = None,
     most_messages: int = 2_000_000,
     prove: bool = True,
+    coded: bool = False,
 ) -> Outcome:
     """Times a collective on a network that need not exist.
 
@@ -144,6 +145,7 @@ def simulate(
         most_messages: If all slices together need more messages, only the first slices are simulated. Each of the
             others is assumed to take as long as one from the middle.
         prove: Whether to prove an algorithm written in Python before it is simulated, in worlds of up to 64 ranks.
+        coded: Whether ``auto`` picks an algorithm for values in a wire format, which may not be rounded often.
 
     Returns:
         The time, its causes, and what limits it.
@@ -160,8 +162,9 @@ def simulate(
     transport = "shm" if one_host else "tcp" if one_each else "shm+tcp"
     crowded = topology.ranks_per_host > (network.costs.cores or topology.ranks_per_host)
     chosen, chosen_slice, chosen_lanes, _ = _engine.choose(
-        collective, nbytes, world, transport, crowded, *(() if one_host else _link_between_hosts(built))
-    )
+        collective, nbytes, world, transport, crowded, *((0.0, 0.0) if one_host else _link_between_hosts(built)),
+        coded,
+    )  # fmt: skip
     name = chosen if name == "auto" else name
     if callable(algorithm):
         custom: schedules.Custom | None = schedules.Custom(name, algorithm, collective)

@@ -8,13 +8,14 @@ from ringreduce.studies.simulate import Costs, Flat, MessageCosts, Network
 MB = 1 << 20
 
 
-def job(layers=4, nbytes=2 * MB, forward=0.010, backward=0.020, update=0.004, **more):
+def job(layers=4, nbytes=2 * MB, forward=0.010, backward=0.020, update=0.004, output=4096, **more):
     """Layers of one parameter each. A step of one rank takes layers * (forward + backward) + update seconds."""
     numel = nbytes // 4
     made = [
         Layer(
             name=f"layer {n}", unit=f"block {n}", forward_s=forward, backward_s=backward,
-            parameters=[Parameter(name=f"weight {n}", numel=numel)], activation_bytes=1000,
+            parameters=[Parameter(name=f"weight {n}", numel=numel, rows=512)], activation_bytes=1000,
+            output_bytes=output,
         )
         for n in range(layers)
     ]  # fmt: skip

@@ -138,7 +138,12 @@ def test_buckets_are_those_of_torchs_ddp(limit):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("zero4", "there is no strategy 'zero4'; there are ddp, data_parallel, zero1, zero2, fsdp2"),
+        (
+            "zero4",
+            "there is no strategy 'zero4'; there are ddp, data_parallel, zero1, zero2, fsdp2, 3d, balanced, "
+            "bf16, fp16, int8, fp8, sign_majority, top_k, power_sgd, local_sgd, diloco, streaming_diloco, "
+            "parameter_server, stale_parameter_server",
+        ),
         ("zero2:bucket=3", "strategy 'zero2:bucket=3': bucket: there is no such key"),
         ("ddp:bucket_mb=0", "strategy 'ddp:bucket_mb=0': bucket_mb must be > 0, not 0"),
     ],

@@ -8,17 +8,32 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from ringreduce.settings import first_problem
+from ringreduce.studies.plan.strategies.balanced import Balanced
+from ringreduce.studies.plan.strategies.compressed import BF16, FP8, FP16, Int8, PowerSGD, SignMajority, TopK
 from ringreduce.studies.plan.strategies.data_parallel import DataParallel
 from ringreduce.studies.plan.strategies.ddp import DDP
 from ringreduce.studies.plan.strategies.fsdp2 import FSDP2
-from ringreduce.studies.plan.strategies.strategy import Strategy
+from ringreduce.studies.plan.strategies.low_communication import DiLoCo, LocalSGD, StreamingDiLoCo
+from ringreduce.studies.plan.strategies.parameter_server import ParameterServer, StaleParameterServer
+from ringreduce.studies.plan.strategies.strategy import Phase, Strategy
+from ringreduce.studies.plan.strategies.three_d import ThreeD
 from ringreduce.studies.plan.strategies.zero1 import ZeRO1
 from ringreduce.studies.plan.strategies.zero2 import ZeRO2
 
-__all__ = ["DDP", "FSDP2", "STRATEGIES", "DataParallel", "Strategy", "ZeRO1", "ZeRO2", "strategy"]
+__all__ = ["EXACT", "STRATEGIES", "Phase", "Strategy", "strategy"]
 
-STRATEGIES: dict[str, type[Strategy]] = {
+# Those that make the same steps as one process with the whole batch, whatever the network.
+EXACT: dict[str, type[Strategy]] = {
     "ddp": DDP, "data_parallel": DataParallel, "zero1": ZeRO1, "zero2": ZeRO2, "fsdp2": FSDP2,
+}  # fmt: skip
+STRATEGIES: dict[str, type[Strategy]] = {
+    **EXACT,
+    "3d": ThreeD,
+    "balanced": Balanced,
+    "bf16": BF16, "fp16": FP16, "int8": Int8, "fp8": FP8,
+    "sign_majority": SignMajority, "top_k": TopK, "power_sgd": PowerSGD,
+    "local_sgd": LocalSGD, "diloco": DiLoCo, "streaming_diloco": StreamingDiLoCo,
+    "parameter_server": ParameterServer, "stale_parameter_server": StaleParameterServer,
 }  # fmt: skip
 
 

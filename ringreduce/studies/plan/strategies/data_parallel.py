@@ -41,8 +41,8 @@ class DataParallel(Strategy):
         order = range(len(parameters))
         return buckets_of(job, assign(order, nbytes, kinds, self.first_bucket_mb * MB, self.bucket_mb * MB))
 
-    def average(self, job: Job, steps: Operations) -> list[int]:
-        """Adds the passes of a step, and returns the numbers of its all-reduces."""
+    def average(self, job: Job, world: int, steps: Operations) -> list[int]:
+        """Adds the passes of a step, and returns the numbers of the operations that end with all averages."""
         self.local_passes(job, steps)
         forward(job, steps)
         left = list(enumerate(self.buckets(job)))
@@ -51,14 +51,20 @@ class DataParallel(Strategy):
         def send(layer: int, done: int) -> None:
             while left and left[0][1].last >= layer:
                 number, bucket = left.pop(0)
-                sent.append(steps.exchange(f"bucket {number}", "all_reduce", bucket.nbytes, [done]))
+                sent.extend(self.send(job, world, steps, f"bucket {number}", bucket, done))
 
         backward(job, steps, self.copies, then=send)
         return sent
 
+    def send(
+        self, job: Job, world: int, steps: Operations, name: str, bucket: Bucket, ready: int
+    ) -> list[int]:
+        """Adds the exchange of a bucket, and returns the numbers of its last operations."""
+        return [steps.exchange(name, "all_reduce", bucket.nbytes, [ready])]
+
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        steps.compute("optimizer", "optimizer", job.update_s(), self.average(job, steps))
+        steps.compute("optimizer", "optimizer", job.update_s(), self.average(job, world, steps))
         return steps
 
     def memory(self, job: Job, world: int) -> Memory:

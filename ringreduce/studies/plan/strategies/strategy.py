@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import PositiveInt
 
 from ringreduce.settings import Table
 from ringreduce.studies.plan.job import Job, Parameter
-from ringreduce.studies.plan.operations import Memory, Operations
+from ringreduce.studies.plan.operations import Memory, Operation, Operations
+from ringreduce.studies.plan.variation import Variation
 
-__all__ = ["MB", "Bucket", "Strategy", "backward", "buckets_of", "forward", "replicated"]
+__all__ = ["MB", "Bucket", "Phase", "Strategy", "backward", "buckets_of", "forward", "replicated"]
 
 MB = 1 << 20
 
@@ -23,11 +25,28 @@ class Bucket(Table):
     Attributes:
         nbytes: Their bytes.
         first, last: The numbers of the layers that compute the first and the last of them.
+        parameters: Their parameters.
     """
 
     nbytes: int
     first: int
     last: int
+    parameters: list[Parameter]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of one kind.
+
+    Attributes:
+        operations: The operations of these steps.
+        steps: The number of these steps, each with an update of the parameters.
+        times: How often they follow one another before steps of another kind.
+    """
+
+    operations: Sequence[Operation]
+    steps: int = 1
+    times: float = 1.0
 
 
 class Strategy(Table):
@@ -47,6 +66,18 @@ class Strategy(Table):
     @abstractmethod
     def memory(self, job: Job, world: int) -> Memory:
         """Returns the bytes that a rank holds."""
+
+    def phases(self, job: Job, world: int) -> list[Phase]:
+        """Returns the kinds of steps in a round, those with most communication last."""
+        return [Phase(self.build(job, world).all)]
+
+    def samples(self, job: Job, world: int) -> int:
+        """Returns what all ranks process in a step."""
+        return job.samples * self.accumulation * world
+
+    def slowdown(self, variation: Variation, world: int) -> float:
+        """Returns how much longer than the mean of the ranks a step computes, because ranks wait for others."""
+        return variation.slowest(world)
 
     def local_passes(self, job: Job, steps: Operations) -> None:
         """Adds what a step does before its last pass."""
@@ -89,6 +120,7 @@ def buckets_of(job: Job, assigned: Sequence[Sequence[int]]) -> list[Bucket]:
             nbytes=sum(arrivals[place][1].nbytes for place in places),
             first=arrivals[places[0]][0],
             last=arrivals[places[-1]][0],
+            parameters=[arrivals[place][1] for place in places],
         )
         for places in assigned
     ]

@@ -20,7 +20,7 @@ class ZeRO1(DataParallel):
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        update_and_gather(job, world, steps, shares(job, self.bucket_mb), self.average(job, steps))
+        update_and_gather(job, world, steps, shares(job, self.bucket_mb), self.average(job, world, steps))
         return steps
 
     def memory(self, job: Job, world: int) -> Memory:

@@ -1,0 +1,194 @@
+"""One rank of planned.py: fits the costs of collectives, records each model, predicts its steps, and measures them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ringreduce
+from bench.network.rendezvous import Rendezvous
+from ringreduce.plan import Cluster, Device, predict, read_job, strategy
+from ringreduce.studies.model import Model, fit
+
+SIDE_BY_SIDE = "side by side"
+EVERY = 4  # steps that are timed together: DiLoCo synchronises in one of them
+STRATEGIES = [
+    "ddp", "data_parallel", "zero1", "zero2", "fsdp2", "bf16", "power_sgd", f"diloco:every={EVERY}",
+]  # fmt: skip
+# Sizes at which the costs between hosts are measured: with delays, all of them would take minutes.
+BETWEEN = (16, 768, 12 << 10, 96 << 10, 768 << 10, 3 << 20, 12 << 20)
+
+
+class Shape(NamedTuple):
+    name: str
+    width: int
+    layers: int
+    samples: int
+
+
+SHAPES = [
+    Shape("communication-bound", 1024, 12, 1),
+    Shape("compute-bound", 512, 8, 256),
+    Shape("many small tensors", 64, 200, 64),
+]
+
+
+def planned(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Returns a row for each model and strategy on rank 0: its measured and predicted seconds."""
+    import torch
+
+    from ringreduce import elastic
+
+    torch.set_num_threads(1)
+    hosts = len(comm.hosts)
+    costs = (
+        Model.load(options.model)
+        if options.model
+        else fit(comm, options.budget, BETWEEN if hosts > 1 else None)
+    )
+    # Hosts that are namespaces of one machine share its cores, too.
+    cores = (os.cpu_count() or 1) / comm.size
+    device = Device(kind="cpu", cores=cores)
+    cluster = Cluster(costs, device, comm.size // hosts)
+    elastic.init_process_group(comm)
+    rows = []
+    for shape in SHAPES:
+        path = folder / f"{shape.width}.json"
+        if comm.rank == 0:
+            recorded(shape, path)
+        comm.barrier()
+        measured = times(comm, shape, options)
+        for name in options.strategies if comm.rank == 0 else ():
+            found = predict(read_job(path), cluster, strategy(name), comm.size)
+            rows.append(
+                {
+                    "shape": shape.name, "strategy": name, "measured": measured[name],
+                    "beside": measured[SIDE_BY_SIDE], "predicted": found.seconds, "causes": found.causes,
+                    "alone": max(1.0, 1 / cores) * found.samples / found.world / found.one_rank,
+                }
+            )  # fmt: skip
+    torch.distributed.destroy_process_group()
+    return rows
+
+
+def recorded(shape: Shape, path: Path) -> None:
+    from ringreduce.studies.plan.record import record
+
+    module, optimizer = made(shape)
+    step = step_of(module, optimizer, shape)
+    with record(path, module, optimizer, shape.samples):
+        for _ in range(15):
+            step()
+
+
+def made(shape: Shape) -> tuple[Any, Any]:
+    import torch
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*(torch.nn.Linear(shape.width, shape.width) for _ in range(shape.layers)))
+    return module, torch.optim.Adam(module.parameters(), lr=1e-4)
+
+
+def step_of(
+    module: Any, optimizer: Any, shape: Shape, then: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    import torch
+
+    x = torch.randn(shape.samples, shape.width)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        module(x).square().mean().backward()
+        optimizer.step()
+        then()
+
+    return step
+
+
+def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
+    import torch
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    from ringreduce import compression
+    from ringreduce.low_communication import DiLoCo
+
+    kind, *settings = name.split(":")
+    options: dict[str, Any] = {
+        key: float(value) for key, _, value in (one.partition("=") for one in settings)
+    }
+    module, optimizer = made(shape)
+    if kind == "ddp":
+        return step_of(DistributedDataParallel(module), optimizer, shape)
+    if kind == "fsdp2":
+        for layer in module:
+            fully_shard(layer)
+        fully_shard(module)
+        return step_of(module, torch.optim.Adam(module.parameters(), lr=1e-4), shape)
+    if kind == "diloco":
+        return step_of(module, optimizer, shape, DiLoCo(module.parameters(), comm, every=EVERY).step)
+    if stage := {"zero1": 1, "zero2": 2}.get(kind):
+        optimizer = ringreduce.ShardedOptimizer(
+            module.parameters(), torch.optim.Adam, comm, stage=stage, lr=1e-4
+        )
+    if stage == 2:
+        return step_of(module, optimizer, shape)
+    wrapped = ringreduce.DataParallel(module, comm, wire="bf16" if kind == "bf16" else None, **options)
+    if kind == "power_sgd":
+        wrapped.register_comm_hook(compression.PowerSGD(comm), compression.hook)
+    return step_of(wrapped, optimizer, shape)
+
+
+def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, float]:
+    """Returns the median over rounds of the slowest rank's seconds for a step."""
+    steps = {name: contestant(name, comm, shape) for name in options.strategies}
+    steps[SIDE_BY_SIDE] = step_of(*made(shape), shape)
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.rounds + 1):  # the first is warm-up
+        for name, step in steps.items():
+            comm.barrier()
+            start = perf_counter()
+            for _ in range(EVERY):
+                step()
+            found[name].append((perf_counter() - start) / EVERY)
+    slowest = comm.all_reduce(np.array(list(found.values()))[:, 1:], "max")
+    return {name: float(median(row)) for name, row in zip(found, slowest, strict=True)}
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each strategy (3)")
+    parser.add_argument("--model", type=Path, help="a model of ringreduce fit; without it, one is fitted")
+    parser.add_argument("--budget", type=float, default=0.02, help="seconds for each measurement of the fit")
+    parser.add_argument("--strategies", type=lambda text: text.split(","), default=STRATEGIES)
+
+
+def main() -> None:
+    """Runs a rank on one of several hosts. The first prints the rows as JSON."""
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_options(parser)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--interface", required=True)
+    options = parser.parse_args()
+    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
+    os.environ.update(RINGREDUCE_HOST=platform.node(), RINGREDUCE_IFACE=options.interface)
+    meeting = Rendezvous(options.rank, options.ranks, options.folder)
+    with ringreduce.init(options.rank, options.ranks, meeting.exchange, timeout=120.0) as comm:
+        rows = planned(comm, options, options.folder)
+        meeting.barrier()
+    if options.rank == 0:
+        print(json.dumps(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()
