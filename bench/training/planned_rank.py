@@ -22,7 +22,7 @@ from ringreduce.studies.model import Model, fit
 SIDE_BY_SIDE = "side by side"
 EVERY = 4  # steps that are timed together: DiLoCo synchronises in one of them
 STRATEGIES = [
-    "ddp", "data_parallel", "zero1", "zero2", "fsdp2", "bf16", "power_sgd", f"diloco:every={EVERY}",
+    "ddp", "data_parallel", "zero1", "zero2", "fsdp2:unit_us=350", "bf16", "power_sgd", f"diloco:every={EVERY}",
 ]  # fmt: skip
 # Sizes at which the costs between hosts are measured: with delays, all of them would take minutes.
 BETWEEN = (16, 768, 12 << 10, 96 << 10, 768 << 10, 3 << 20, 12 << 20)

@@ -1,5 +1,6 @@
 """What strategies do in a step: the collectives, their bytes and order, and the memory."""
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 pytest.importorskip("pydantic")
 
 import ringreduce
-from ringreduce.studies.plan import Job, Layer, Optimizer, Parameter, strategy
-from tests.studies.plan.jobs import MB, job
+from ringreduce.studies.plan import Job, Layer, Optimizer, Parameter, predict, strategy
+from tests.studies.plan.jobs import MB, cluster, job
 
 
 def sent(name, made, world=4):
@@ -152,3 +153,13 @@ def test_a_wrong_strategy_is_named(text, message):
     with pytest.raises(ValueError) as error:
         strategy(text)
     assert str(error.value) == message
+
+
+def test_fsdp2_copies_each_unit_into_and_out_of_what_travels():
+    """Two gatherings and a scattering of 8 MiB, each with a copy of the whole and of a quarter, and 4 units' hooks."""
+    made = job(copy_rate=8 * MB / 0.1)
+    plain, hooks = (
+        predict(made, cluster(rate=math.inf), strategy(name), 4) for name in ("fsdp2", "fsdp2:unit_us=1000")
+    )
+    assert plain.compute_s == pytest.approx(0.120 + 0.001 + 3 * 1.25 * 0.1)
+    assert hooks.compute_s == pytest.approx(plain.compute_s + 4 * 0.001)

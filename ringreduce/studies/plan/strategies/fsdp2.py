@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
+from pydantic import NonNegativeFloat
+
 from ringreduce.studies.plan.job import Job, Layer
 from ringreduce.studies.plan.operations import Memory, Operations
 from ringreduce.studies.plan.strategies.strategy import Strategy
@@ -31,16 +33,20 @@ class FSDP2(Strategy):
     The root's own parameters are gathered before the forward pass, stay until the end of the backward pass, and their
     gradients are scattered last. The gathering of a unit overlaps with the computation of the one before it (torch's
     implicit prefetching forwards, and explicit prefetching backwards). All-gathers and reduce-scatters have a stream
-    each, so they may run at the same time. See Zhao et al., "PyTorch FSDP", VLDB 2023.
+    each, so they may run at the same time. Copies of a share and of the whole unit surround each of them. See Zhao et
+    al., "PyTorch FSDP", VLDB 2023.
 
     Attributes:
         reshard: ``reshard_after_forward``: whether units free their parameters after the forward pass.
         prefetch: Whether gathering overlaps with computation. If not, each unit waits for its own all-gather.
+        unit_us: The microseconds of the processor for a unit's hooks in both passes, if the computation waits for it:
+            about 350 on a CPU. A GPU lags behind the processor, so that this costs nothing.
     """
 
     title: ClassVar[str] = "FSDP2"
     reshard: bool = True
     prefetch: bool = True
+    unit_us: NonNegativeFloat = 0.0
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
@@ -48,22 +54,25 @@ class FSDP2(Strategy):
         units, root = _units(job)
         scattered: list[int] = []
         for _ in range(self.accumulation):
-            scattered += self._pass(steps, units, root)
+            scattered += self._pass(steps, units, root, (1 + 1 / world) / job.copy_rate)
         steps.compute("optimizer", "optimizer", job.update_s(1 / world), scattered)
         return steps
 
-    def _pass(self, steps: Operations, units: list[Unit], root: int) -> list[int]:
+    def _pass(self, steps: Operations, units: list[Unit], root: int, copy_s: float) -> list[int]:
         whole = [steps.exchange("root", "all_gather", root, steps.computed, "gathering")] if root else []
-        self._walk(steps, units, "forward", True, whole)
-        scattered = self._walk(steps, units[::-1], "backward", self.reshard, whole)
+        self._walk(steps, units, "forward", True, whole, copy_s)
+        scattered = self._walk(steps, units[::-1], "backward", self.reshard, whole, copy_s)
         if root:
             scattered.append(steps.exchange("root", "reduce_scatter", root, steps.computed, "scattering"))
         return scattered
 
     def _walk(
-        self, steps: Operations, units: list[Unit], kind: str, gathers: bool, whole: list[int]
+        self, steps: Operations, units: list[Unit], kind: str, gathers: bool, whole: list[int], copy_s: float
     ) -> list[int]:
-        """Adds the computations of all units in one direction. Returns the numbers of the reduce-scatters."""
+        """Adds the computations of all units in one direction. Returns the numbers of the reduce-scatters.
+
+        copy_s: the seconds for each byte that is gathered or scattered.
+        """
         scattered: list[int] = []
         before, ended = steps.computed, steps.computed
         for unit in units:
@@ -73,10 +82,12 @@ class FSDP2(Strategy):
                 free = before if self.prefetch else ended
                 ready.append(steps.exchange(unit.name, "all_gather", unit.nbytes, free, "gathering"))
             before = ended
+            exchanges = gathers + (kind == "backward")
+            own = exchanges * unit.nbytes * copy_s + self.unit_us * 1e-6 / 2 if unit.name else 0.0
             for layer in unit.layers if kind == "forward" else unit.layers[::-1]:
                 seconds = layer.forward_s if kind == "forward" else layer.backward_s
-                ended = [steps.compute(layer.name, kind, seconds, ready)]
-                ready = []
+                ended = [steps.compute(layer.name, kind, seconds + own, ready)]
+                ready, own = [], 0.0
             if unit.name and kind == "backward":
                 scattered.append(
                     steps.exchange(unit.name, "reduce_scatter", unit.nbytes, ended, "scattering")
