@@ -69,11 +69,14 @@ def planned(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]
         measured = times(comm, shape, options)
         for name in options.strategies if comm.rank == 0 else ():
             found = predict(read_job(path), cluster, strategy(name), comm.size)
+            alone = max(1.0, 1 / cores) * found.samples / found.world / found.one_rank
+            as_busy = cluster.faster(alone / measured[SIDE_BY_SIDE])
+            adjusted = predict(read_job(path), as_busy, strategy(name), comm.size).seconds
             rows.append(
                 {
                     "shape": shape.name, "strategy": name, "measured": measured[name],
                     "beside": measured[SIDE_BY_SIDE], "predicted": found.seconds, "causes": found.causes,
-                    "alone": max(1.0, 1 / cores) * found.samples / found.world / found.one_rank,
+                    "alone": alone, "adjusted": adjusted,
                 }
             )  # fmt: skip
     torch.distributed.destroy_process_group()
