@@ -56,6 +56,8 @@ Predicts how fast a job trains on a cluster with each strategy, and what bounds 
   ringreduce plan job.toml cluster.toml                     exact strategies on the whole cluster
   ringreduce plan job.toml cluster.toml -n 8,64,256         on several numbers of ranks
   ringreduce plan job.json cluster.toml -s zero2:bucket_mb=50,data_parallel:accumulation=4
+  ringreduce plan job.toml cluster.toml --search            find the best sizes of buckets, within a rank's memory
+  ringreduce plan job.toml cluster.toml --html plan.html --trace step.json
   ringreduce plan --samples 32 record train.py              record a job from a training program, in train.json
 
 docs/planning.md describes both files, and the strategies with their settings.
@@ -248,6 +250,15 @@ def add_plan_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-n", "--world", type=names, default=[], help="numbers of ranks, such as 8,64,256")
     parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="try all settings of each strategy on the largest number of ranks, and show its best one",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report, with scaling curves")
+    parser.add_argument(
+        "--trace", type=Path, metavar="JSON", help="write a step of the fastest strategy for Perfetto"
+    )
     parser.set_defaults(run=plan)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from ringreduce.studies.plan.cluster import Cluster, read_cluster
 from ringreduce.studies.plan.failures import Goodput, goodput
 from ringreduce.studies.plan.job import Job
 from ringreduce.studies.plan.prediction import Prediction, Simulations, predict, sensitivity
-from ringreduce.studies.plan.strategies import EXACT, STRATEGIES, strategy
+from ringreduce.studies.plan.scaling import best
+from ringreduce.studies.plan.search import Search, search
+from ringreduce.studies.plan.strategies import EXACT, STRATEGIES, Strategy, strategy
+from ringreduce.studies.plan.trace import trace
 from ringreduce.studies.plan.transformer import read_job
 from ringreduce.text import human_seconds, layout
 
@@ -30,9 +34,12 @@ def run(options: Namespace) -> int:
     job, cluster = read_job(Path(options.what[0])), read_cluster(Path(options.what[1]))
     sets = {"exact": EXACT, "all": STRATEGIES}
     asked = [text for word in options.strategy for text in sets.get(word, [word])]
-    chosen = {text: strategy(text) for text in asked}
+    chosen = {text: _strategy(text) for text in asked}
     worlds = [_world(text) for text in options.world] or [cluster.world]
     simulations = Simulations(cluster)
+    tried = _search(options, job, cluster, asked, max(worlds), simulations) if options.search else None
+    if tried:
+        chosen = {text: one.strategy for text, one in tried.best}
     found = [
         (text, predict(job, cluster, each, world, simulations))
         for world in worlds
@@ -46,8 +53,41 @@ def run(options: Namespace) -> int:
         )
     print(as_json(found) if options.format == "json" else table(found, job, cluster))
     if options.format == "table":
-        print(*_advice(found, job, cluster), sep="\n")
+        print(*_advice(found, job, cluster), *([tried.summary()] if tried else []), sep="\n")
+    if options.html:
+        # Needs jinja2 and plotly, which tables do not.
+        report = importlib.import_module("ringreduce.studies.plan.report")
+        report.write(options.html, job, cluster, chosen, worlds, simulations, tried)
+    if options.trace:
+        _trace(options.trace, found)
+    for path in filter(None, (options.html, options.trace)):
+        print(f"Written: {path}", file=sys.stderr)
     return 0
+
+
+def _strategy(text: str) -> Strategy:
+    try:
+        return strategy(text)
+    except ValueError as error:
+        raise ValueError(f"--strategy: {error}") from error
+
+
+def _search(
+    options: Namespace, job: Job, cluster: Cluster, asked: list[str], world: int, simulations: Simulations
+) -> Search:
+    try:
+        return search(job, cluster, asked, world, simulations)
+    except ValueError as error:
+        raise ValueError(f"{options.what[1]}: {error}") from error
+
+
+def _trace(path: Path, found: list[tuple[str, Prediction]]) -> None:
+    fastest = best(found)
+    assert fastest is not None  # at least one fits
+    try:
+        trace(*fastest, path)
+    except OSError as error:
+        raise ValueError(f"--trace {path}: {error.strerror}") from error
 
 
 def _record(options: Namespace) -> int:
@@ -93,23 +133,22 @@ def _short(rate: float) -> str:
 
 
 def _advice(found: list[tuple[str, Prediction]], job: Job, cluster: Cluster) -> list[str]:
-    """Returns, for the fastest strategy of the largest world, the memory by part and what would change its speed."""
-    world = max(one.world for _, one in found)
-    text, best = min((pair for pair in found if pair[1].world == world and pair[1].fits),
-                     key=lambda pair: pair[1].seconds, default=(None, None))  # fmt: skip
-    if text is None or best is None:
+    """Returns the memory of the fastest strategy by part, and what would change its speed."""
+    fastest = best(found)
+    if fastest is None:
         return []
-    held = best.memory
+    text, one = fastest
+    held, world = one.memory, one.world
     parts = {"parameters": held.parameters, "gradients": held.gradients, "optimizer": held.optimizer,
              "activations": held.activations, "buffers": held.buffers}  # fmt: skip
     failing = cluster.failures and goodput(-(-world // cluster.ranks_per_host), cluster.failures)
-    changes = sensitivity(job, cluster, best.strategy, world)
+    changes = sensitivity(job, cluster, one.strategy, world)
     return [
         "",
         f"{text} on {world} ranks, GB of each: "
         + ", ".join(f"{name} {n / 1e9:.3g}" for name, n in parts.items()),
         "; ".join(f"{name}: {100 * gain:+.1f} %" for name, gain in changes.items()),
-        *([_of_a_week(failing, best.rate, job.unit)] if failing else []),
+        *([_of_a_week(failing, one.rate, job.unit)] if failing else []),
     ]
 
 

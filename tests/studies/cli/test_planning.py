@@ -66,6 +66,16 @@ def test_json_has_the_same_figures(tmp_path, capsys):
     )
 
 
+def test_a_report_and_a_trace_are_written(tmp_path, capsys):
+    options = ["--search", "--html", str(tmp_path / "plan.html"), "--trace", str(tmp_path / "step.json")]
+    assert plan(tmp_path, "-s", "data_parallel,fsdp2", "-n", "2,4", *options) == 0
+    found = capsys.readouterr()
+    assert "searched on 4 ranks: all " in found.out.splitlines()[-1]
+    assert found.err.splitlines() == [f"Written: {path}" for path in options[2::2]]
+    assert "plotly.js" in (tmp_path / "plan.html").read_text()
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+
+
 def test_a_recorded_job_may_be_json(tmp_path, capsys):
     assert plan(tmp_path, "-s", "ddp", job=RECORDED) == 0
     assert "samples/s" in capsys.readouterr().out
@@ -130,12 +140,18 @@ def recorded(**layer):
         ([], {"cluster": CLUSTER.replace('"16 GB"', '"1 MB"')}, "device.memory: no strategy fits; fsdp2 needs least"),
         ([], {"cluster": 'model = "none.json"\nranks_per_host = 2'}, "none.json: No such file"),
         ([], {"cluster": CLUSTER + "[failures]\nmtbf_hours = 0"}, "cluster.toml: failures.mtbf_hours must be > 0"),
-        (["-s", "zero4"], {}, "there is no strategy 'zero4'"),
+        (["-s", "zero4"], {}, "--strategy: there is no strategy 'zero4'"),
+        (["--search"], {"cluster": CLUSTER.replace('"16 GB"', '"1 MB"')}, "device.memory: no setting fits"),
+        (["-s", "ddp", "--trace", "job.toml/step.json"], {}, "--trace job.toml/step.json: "),
+        (["-s", "ddp", "--html", "job.toml/plan.html"], {}, "job.toml/plan.html: "),
         (["-n", "many"], {}, "-n: 'many' is not a number of ranks"),
         (["-n", "7"], {}, "world must be a multiple of ranks_per_host, 2, up to 131072, not 7"),
     ],
 )  # fmt: skip
-def test_wrong_input_gets_one_line_that_names_the_place(tmp_path, capsys, options, change, message):
+def test_wrong_input_gets_one_line_that_names_the_place(
+    tmp_path, capsys, monkeypatch, options, change, message
+):
+    monkeypatch.chdir(tmp_path)
     assert plan(tmp_path, *options, **change) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

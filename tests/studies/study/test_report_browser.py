@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from xml.etree import ElementTree
 
 import pytest
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -14,12 +12,10 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from ringreduce.study.folder import load
 from ringreduce.study.report import write
+from tests.studies import browser
 from tests.studies.study import synthetic
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
-)
+pytestmark = browser.needed
 
 TRACES = "return document.getElementById(arguments[0]).data.map(({name, y, text}) => ({name, y, text}))"
 MARK = """
@@ -34,19 +30,8 @@ NASTY = "<img src=x onerror=alert(1)>"
 def page(tmp_path_factory):
     folder = synthetic.write(tmp_path_factory.mktemp("study"), names=[*synthetic.ALGORITHMS, NASTY])
     write(load(folder), folder / "report.html")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    # Offline: what the page would load from elsewhere becomes an error in the console.
-    driver.execute_cdp_cmd("Network.enable", {})
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    driver.address = (folder / "report.html").as_uri()
-    yield driver
-    driver.quit()
+    with browser.opened(folder / "report.html") as driver:
+        yield driver
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +39,7 @@ def fresh(page):
     page.set_window_size(1400, 1000)
     page.get(page.address)
     yield
-    assert [entry["message"] for entry in page.get_log("browser")] == []
+    assert browser.errors(page) == []
 
 
 def names(page, plot="time"):

@@ -7,9 +7,9 @@ from argparse import Namespace
 from ringreduce._engine import values
 from ringreduce.schedules import check, load
 from ringreduce.schedules.registry import is_in_a_file
+from ringreduce.studies.pages import save
 from ringreduce.studies.study.report.drawing import draw
 from ringreduce.studies.study.report.drawings import plans
-from ringreduce.studies.study.report.files import save
 
 __all__ = ["run"]
 

@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 from ringreduce.schedules import Schedule, check
 from ringreduce.schedules.collectives import COLLECTIVES
+from ringreduce.studies.pages.looks import color
 from ringreduce.studies.study.report import svg
 from ringreduce.studies.study.report.moves import Move, Value, is_result, moves, states
 
@@ -78,7 +79,7 @@ class _Drawing:
         """Draws an arrow: solid if the chunk is added to the target, dashed if it replaces the target."""
         carried = self.held[move.sender][move.begins][move.source]
         origin = min((chunk for _, chunk in carried), default=move.source)
-        stroke = "currentColor" if self.barrier else svg.color(origin)
+        stroke = "currentColor" if self.barrier else color(origin)
         x1, y1 = self.x(move.sender, move.source + 0.5), self.y(move.begins) + BOX + 1
         x2, y2 = self.x(move.receiver, move.target + 0.5), self.y(move.ends + 1) - 2
         ends: dict[str, float] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
@@ -105,7 +106,7 @@ class _Drawing:
         parts = len(self.schedules) if self.sums and len(value) < len(self.schedules) else 1
         for who, origin in sorted(value)[: None if parts > 1 else 1]:
             look: dict[str, str | float] = {
-                "fill": GREY if self.barrier else svg.color(origin), "shape_rendering": "crispEdges",
+                "fill": GREY if self.barrier else color(origin), "shape_rendering": "crispEdges",
                 "fill_opacity": "1" if is_new or is_final else "0.45",
             }  # fmt: skip
             left = x + (who * inner / parts if parts > 1 else 0)

@@ -11,26 +11,14 @@ from typing import Any
 import pandas as pd
 
 from ringreduce.schedules import algorithms as catalogue
+from ringreduce.studies.pages.looks import color, symbol
 from ringreduce.studies.study.folder import CELL, Study
 from ringreduce.studies.study.inference import DIFFERENCE, summaries, winners
-from ringreduce.studies.study.report.svg import color
 
 __all__ = ["FACET", "Figures", "figures"]
 
 FACET = [name for name in CELL if name != "nbytes"]
 """The columns that the page's filters choose from. Sizes are on the axis."""
-
-SYMBOLS = (
-    "circle",
-    "square",
-    "diamond",
-    "triangle-up",
-    "triangle-down",
-    "pentagon",
-    "star",
-    "cross",
-    "hexagram",
-)
 
 LAUNCH = ("launch", "time_us", "q1_us", "q3_us", "min_us", "max_us", "iterations", "warmup", "outliers_us")
 
@@ -77,7 +65,7 @@ class Figures:
         everything = {
             "facets": facets.astype(str).to_numpy().tolist(),
             "algorithms": [
-                {"name": name, "color": shade, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+                {"name": name, "color": shade, "symbol": symbol(number)}
                 for number, (name, shade) in enumerate(self.algorithms.items())
             ],
             "points": columns(self.points, kept),

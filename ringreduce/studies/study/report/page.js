@@ -1,26 +1,11 @@
-"use strict";
 (() => {
+  const { byId, data, isOn, number, bytes, rate, percent, plain } = page;
   const DIMENSIONS = ["collective", "transport", "dtype", "wire", "world"];
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const byId = (id) => document.getElementById(id);
   const rowsOf = (columns) => columns.facet.map((_, i) =>
     Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])));
   const points = rowsOf(data.points), launches = rowsOf(data.launches);
   const filters = DIMENSIONS.map((name) => byId(`filter-${name}`));
   const boxes = [...document.querySelectorAll("#algorithms input")];
-  const isOn = (id) => byId(id)?.checked ?? false;
-
-  // --- words ---
-
-  const number = (value, digits = 4) => value === null ? "—" : value >= 10 ** digits
-    ? Math.round(value).toLocaleString("en") : value.toPrecision(digits);
-  const bytes = (count) => {
-    const power = count ? Math.min(3, Math.floor(Math.log2(count) / 10)) : 0;
-    return `${Number((count / 1024 ** power).toPrecision(3))} ${["B", "KiB", "MiB", "GiB"][power]}`;
-  };
-  const rate = (perSecond) => perSecond >= 1e8 ? `${number(perSecond / 1e9)} GB/s` : `${number(perSecond / 1e6)} MB/s`;
-  const percent = (part) => `${part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
-  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // Plotly interprets tags in labels
 
   // --- selection ---
 
@@ -115,20 +100,15 @@
   }
 
   function plot(id, title, all, bandwidth) {
-    const style = getComputedStyle(document.documentElement), shade = (name) => style.getPropertyValue(name).trim();
     const sizes = [...new Set(all.map((one) => one.nbytes))].sort((a, b) => a - b);
     const step = Math.ceil(sizes.length / (byId(id).clientWidth > 520 ? 9 : 6));
     const ticks = sizes.filter((_, i) => i % step === 0);
-    const axis = { type: "log", gridcolor: shade("--grid"), linecolor: shade("--line"), zeroline: false };
     const lines = traces(all, bandwidth), heights = lines.flatMap((one) => one.y);
     const isLong = Math.max(...heights) > 100 * Math.min(...heights);
-    Plotly.react(id, lines, {
-      xaxis: { ...axis, title: { text: "size of the buffer" }, tickvals: ticks.map(place), ticktext: ticks.map(bytes), tickangle: 0 },
-      yaxis: { ...axis, title: { text: title }, exponentformat: "none", separatethousands: true, dtick: isLong ? 1 : "D2" },
-      font: { family: "system-ui, sans-serif", size: 12, color: shade("--text") }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      hoverlabel: { align: "left", bgcolor: shade("--panel"), font: { color: shade("--text") } },
-      margin: { l: 64, r: 10, t: 10, b: 46 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: shade("--line"), activecolor: shade("--pale") }, showlegend: false, hovermode: "closest", uirevision: facet(),
-    }, { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove: ["select2d", "lasso2d"], toImageButtonOptions: { format: "svg", filename: title } });
+    page.draw(id, lines,
+      { type: "log", title: { text: "size of the buffer" }, tickvals: ticks.map(place), ticktext: ticks.map(bytes), tickangle: 0 },
+      { type: "log", title: { text: title }, exponentformat: "none", separatethousands: true, dtick: isLong ? 1 : "D2" },
+      { uirevision: facet() });
   }
 
   // --- the table ---

@@ -1,22 +1,17 @@
-"""Writes the report: a single HTML file that works from disk, without a network."""
+"""Writes the report of a study."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from plotly.offline import get_plotlyjs
-
 from ringreduce.schedules.collectives import COLLECTIVES
+from ringreduce.studies import pages
 from ringreduce.studies.study.folder import Study
 from ringreduce.studies.study.inference import CONFIDENCE
 from ringreduce.studies.study.report.drawings import drawings, own_names
 from ringreduce.studies.study.report.figures import FACET, Figures, figures
-from ringreduce.studies.study.report.files import save
 from ringreduce.studies.study.report.prediction_errors import NEAR_ENOUGH, predictions
 from ringreduce.studies.study.report.winners_map import winners_map
 
@@ -35,10 +30,6 @@ def _maps(found: Figures, standalone: bool = False) -> Iterator[dict[str, Any]]:
         }
 
 
-def _part(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
 def write(study: Study, path: Path | str) -> None:
     """Writes the report of a study.
 
@@ -50,10 +41,10 @@ def write(study: Study, path: Path | str) -> None:
         ValueError: Nothing has been measured yet, or the file cannot be written.
     """
     found = figures(study)
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.from_string(_part("page.html.j2")).render(
+    pages.write(
+        path,
+        __package__,
+        found.json(),
         study=study,
         found=found,
         filters=found.choices,
@@ -63,13 +54,7 @@ def write(study: Study, path: Path | str) -> None:
         near_enough=f"{100 * NEAR_ENOUGH:g}",
         confidence=f"{100 * CONFIDENCE:g}",
         bus_factors={name: COLLECTIVES[name].bus_formula for name in found.choices["collective"]},
-        written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        style=_part("page.css"),
-        script=_part("page.js"),
-        plotly=get_plotlyjs(),
-        data=found.json().replace("<", "\\u003c"),
     )
-    save(path, page)
 
 
 def write_map(study: Study, path: Path | str) -> None:
@@ -82,4 +67,4 @@ def write_map(study: Study, path: Path | str) -> None:
     Raises:
         ValueError: Nothing has been measured yet, or the file cannot be written.
     """
-    save(path, next(_maps(figures(study), standalone=True))["svg"])
+    pages.save(path, next(_maps(figures(study), standalone=True))["svg"])

@@ -1,21 +1,11 @@
-"""Builds SVG elements (with escaped text), and defines the colours of the report's pictures."""
+"""Builds SVG elements, with escaped text."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-__all__ = ["COLORS", "add", "color", "group", "picture", "text", "write"]
-
-COLORS = (
-    "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#7a1f5c",
-    "#97bbf5", "#0e8a9a", "#b8b500", "#c2416f", "#5b7a3a", "#d69fe8",
-)  # fmt: skip
-
-
-def color(number: int) -> str:
-    """Returns the colour of the algorithm or chunk with this number."""
-    return COLORS[number % len(COLORS)]
+__all__ = ["add", "group", "picture", "text", "write"]
 
 
 def picture(width: float, height: float, title: str) -> Element:

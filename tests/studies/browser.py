@@ -1,0 +1,38 @@
+"""Opens pages in a browser without a window, and without a network."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from selenium import webdriver
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needed = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
+)
+
+
+@contextmanager
+def opened(path):
+    """Yields a driver for a page. ``driver.address`` is that of the page, which is not loaded yet."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        # Offline: what the page would load from elsewhere becomes an error in the console.
+        driver.execute_cdp_cmd("Network.enable", {})
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        driver.address = path.as_uri()
+        yield driver
+    finally:
+        driver.quit()
+
+
+def errors(driver):
+    return [entry["message"] for entry in driver.get_log("browser")]
