@@ -17,7 +17,7 @@ from ringreduce.studies.plan.failures import Failures
 from ringreduce.studies.plan.operations import Group
 from ringreduce.studies.plan.variation import Variation
 from ringreduce.studies.simulate import Network, Outcome, simulate
-from ringreduce.studies.simulate.rates import Bytes
+from ringreduce.studies.simulate.rates import Bytes, check_unit
 from ringreduce.studies.simulate.topologies import FatTree, Flat
 
 __all__ = ["Change", "Cluster", "Device", "Exchange", "read_cluster"]
@@ -201,6 +201,7 @@ def read_cluster(path: Path) -> Cluster:
             and the place in it.
     """
     table = load(path)
+    check_unit(path, table, "network", "rate")
     own = {name: table.pop(name) for name in ("device", "failures", "variation") if name in table}
     try:
         extra = _Extra.model_validate(own)

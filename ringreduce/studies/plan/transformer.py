@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from ringreduce.settings import Table, first_problem, load
 from ringreduce.studies.plan.job import DTYPES, Dtype, Job, Layer, Optimizer, Parameter
+from ringreduce.studies.simulate.rates import check_unit
 from ringreduce.studies.simulate.topologies import PositiveRate
 
 __all__ = ["Transformer", "read_job"]
@@ -125,6 +126,7 @@ def read_job(path: Path) -> Job:
             and the place in it.
     """
     table = load(path)
+    check_unit(path, table, "transformer", "memory_rate")
     try:
         if "transformer" in table:
             return _Described.model_validate(table).transformer.job(path.stem)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-__all__ = ["Bytes", "Rate", "bytes_per_second", "count_of_bytes"]
+__all__ = ["Bytes", "Rate", "bytes_per_second", "check_unit", "count_of_bytes"]
 
 UNITS = {"B": 1.0, "bit": 1 / 8}
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
@@ -34,6 +36,14 @@ def count_of_bytes(value: Any) -> float:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} lacks a unit; write '80 GB' or '24 GiB'")
     return _amount(value, "", "a size; write '80 GB' or '24 GiB'")
+
+
+def check_unit(path: Path, table: Mapping[str, Any], place: str, key: str) -> None:
+    """Raises ValueError, in one line that names the place, if a rate in a file is a number without a unit."""
+    inner = table.get(place)
+    value = inner.get(key) if isinstance(inner, Mapping) else None
+    if isinstance(value, int | float):
+        raise ValueError(f"{path}: {place}.{key}: {value!r} lacks a unit; write '100 Gbit/s' or '12.5 GB/s'")
 
 
 Rate = Annotated[float, BeforeValidator(bytes_per_second)]

@@ -142,6 +142,8 @@ def recorded(**layer):
         ([], {"cluster": CLUSTER + "[failures]\nmtbf_hours = 0"}, "cluster.toml: failures.mtbf_hours must be > 0"),
         (["-s", "zero4"], {}, "--strategy: there is no strategy 'zero4'"),
         (["--search"], {"cluster": CLUSTER.replace('"16 GB"', '"1 MB"')}, "device.memory: no setting fits"),
+        ([], {"cluster": CLUSTER.replace('"10 Gbit/s"', "10")}, "cluster.toml: network.rate: 10 lacks a unit"),
+        ([], {"job": JOB.replace('"100 GB/s"', "1e11")}, "transformer.memory_rate: 100000000000.0 lacks a unit"),
         (["-s", "ddp", "--trace", "job.toml/step.json"], {}, "--trace job.toml/step.json: "),
         (["-s", "ddp", "--html", "job.toml/plan.html"], {}, "job.toml/plan.html: "),
         (["-n", "many"], {}, "-n: 'many' is not a number of ranks"),
