@@ -109,7 +109,8 @@ VARIABLES: dict[str, list[Variable]] = {
             "algorithms.md#reproducible-results",
         ),
         Variable(
-            "RINGREDUCE_ISA", "`avx512`, `avx2`, `plain` (x86-64); `neon` (arm64)", "the fastest that the CPU supports",
+            "RINGREDUCE_ISA", "`avx512`, `avx2`, `plain` (x86-64); `neon_bf16`, `neon` (arm64)",
+            "the fastest that the CPU supports",
             "the instruction set that reductions use; all give the same bits",
         ),
     ],

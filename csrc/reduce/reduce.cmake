@@ -2,10 +2,12 @@ ringreduce_layer(reduce)
 
 # One source of kernels is compiled once per instruction set, into a namespace of that name. Every build rounds
 # alike (no fused multiply-add), so that ranks on different machines get the same bits.
-function(ringreduce_kernels isa vector_bytes family)
+# The headers of a family that has several names come from the first of their folders that has one.
+function(ringreduce_kernels isa vector_bytes families)
+  list(TRANSFORM families PREPEND csrc/reduce/kernels/)
   set(target ringreduce_kernels_${isa})
   add_library(${target} OBJECT EXCLUDE_FROM_ALL csrc/reduce/kernels/kernels.cpp)
-  target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels csrc/reduce/kernels/${family})
+  target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels ${families})
   target_compile_definitions(${target} PRIVATE
     RINGREDUCE_ISA=${isa} RINGREDUCE_VECTOR_BYTES=${vector_bytes})
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden)
@@ -35,7 +37,9 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   ringreduce_kernels(plain 16 portable)
   target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_x86_64.cpp)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  ringreduce_only_kernels(neon)
+  ringreduce_kernels(neon_bf16 16 "arm_bf16;arm" -march=armv8.2-a+fp16+bf16)
+  ringreduce_kernels(neon 16 arm)
+  target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_arm64.cpp)
 else()
   ringreduce_only_kernels(plain)
 endif()

@@ -20,7 +20,7 @@ struct Float : Integer<T> {
   RINGREDUCE_INLINE static auto encode(auto value) { return one_nan(value); }
 };
 
-// The upper half of a float32.
+// The upper half of a float32. Some processors round to it (as_bfloat16 in lanes.h).
 struct BFloat16 {
   using Element = std::uint16_t;
   using Lane = float;
@@ -30,10 +30,14 @@ struct BFloat16 {
   }
   template <class V>
   RINGREDUCE_INLINE static Like<std::uint16_t, V> encode(V value) {
-    using Bits = Like<std::uint32_t, V>;
-    const Bits bits = bits_as<Bits>(value);
-    const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return narrow<std::uint16_t>(value == value ? rounded : Bits{} + 0x7fc0u);
+    if constexpr (requires { as_bfloat16(value); }) {
+      return as_bfloat16(one_nan(value));
+    } else {
+      using Bits = Like<std::uint32_t, V>;
+      const Bits bits = bits_as<Bits>(value);
+      const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+      return narrow<std::uint16_t>(value == value ? rounded : Bits{} + 0x7fc0u);
+    }
   }
 };
 

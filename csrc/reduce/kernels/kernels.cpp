@@ -22,6 +22,9 @@ constexpr Combine function_for(Combination) {
     return combine_singly<Format, Op>;
   } else if constexpr (std::is_same_v<Format, BFloat16>) {
     return combine_pairs<Op>;
+  } else if constexpr (std::is_same_v<Format, Float16> && std::is_same_v<Op, Sum> &&
+                       adds_halves<Vec<std::int16_t, 8>>) {
+    return combine_halves<Op>;
   } else if constexpr (together<Format> > 1) {  // elements of the combination are several of the format
     return combine_often<Format, Op, together<Format>>;
   } else if constexpr (Combination::is_often) {

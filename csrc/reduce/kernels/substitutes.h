@@ -59,6 +59,33 @@ struct Extreme : Operator {
   }
 };
 
+// Whether the processor adds floats of 16 bits (sum_of_halves in lanes.h).
+template <class V>
+inline constexpr bool adds_halves = requires(V x) { sum_of_halves(x, x); };
+
+// The sum of two float16, rounded once. Rounding to float32 first would not change it, because float32 has
+// twice as many bits and two more. The sum of three would differ.
+struct SumOfHalves : Operator {
+  using Operator::Operator;
+  template <class V>
+  RINGREDUCE_INLINE V apply(V a, V b) const {
+    return sum_of_halves(a, b);
+  }
+  template <class V>
+  RINGREDUCE_INLINE V after(V x) const {
+    return (x & std::int16_t{0x7fff}) > infinity_of<Float16> ? V{} + nan_of<Float16> : x;
+  }
+};
+
+template <class Op>
+void combine_halves(void* const* destinations, int destination_count, const void* const* sources,
+                    int source_count, std::size_t count, double scale) {
+  auto* chosen = combine_often<Float16, Op, 1>;
+  if (source_count == 2) chosen = loop<Patterns, SumOfHalves, AnySpans>;
+  if (destination_count == 1 && source_count == 2) chosen = loop<Patterns, SumOfHalves, FixedSpans<1, 2>>;
+  return chosen(destinations, destination_count, sources, source_count, count, scale);
+}
+
 // The bfloat16 numbers of a register of 32-bit words, those of the upper halves and of the lower ones. No
 // element moves to another word.
 template <int N>
@@ -81,7 +108,11 @@ struct PairsOfBFloat16 {
   }
   template <int N>
   RINGREDUCE_INLINE static Vec<Element, N> encode(Halves<N> value) {
-    return rounded(value.low) >> 16 | (rounded(value.high) & upper);
+    if constexpr (requires { as_pairs_of_bfloat16(value.low, value.high); }) {
+      return as_pairs_of_bfloat16(one_nan(value.low), one_nan(value.high));
+    } else {
+      return rounded(value.low) >> 16 | (rounded(value.high) & upper);
+    }
   }
   // As BFloat16 has it: in the upper half.
   template <class V>
