@@ -10,7 +10,12 @@
 
 namespace ringreduce {
 
+// The system's, or a multiple of it: other systems than those of x86-64 have pages of up to 64 KiB.
+#if defined(__x86_64__)
 constexpr std::size_t page = 4096;
+#else
+constexpr std::size_t page = 65536;
+#endif
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 class NoSharedMemory : public std::bad_alloc {
