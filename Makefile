@@ -14,6 +14,7 @@
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
+#   make test-arm64  tests for arm64 under qemu, which it installs with apt-get (ten minutes; STEPS="schedules": of others)
 #   make wheel     the source distribution and manylinux wheels, in dist (make sdist: the former alone)
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
@@ -51,12 +52,12 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,19s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,20s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -133,6 +134,10 @@ endif
 # Programs under srun and sbatch; needs slurm-wlm and munge, and root for network namespaces.
 test-slurm: fronts $(VENV)/.tools
 	@$(BIN)/python -m pytest tests/start/slurm $(SLURM_FLAGS)
+
+STEPS ?=
+test-arm64: $(VENV)/.build
+	@$(BIN)/python tests/arm64.py -j $(JOBS) $(if $(STEPS),--steps $(STEPS))
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
