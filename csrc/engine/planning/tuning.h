@@ -30,7 +30,15 @@ struct TuningRow {
 };
 
 // The kinds of engines and transports that have tables of their own.
-enum class Tuning : std::uint8_t { memory, network, hosts_of_several, mpi, kernels };
+enum class Tuning : std::uint8_t {
+  memory,
+  network,
+  fabric,
+  hosts_of_several,
+  hosts_of_several_on_a_fabric,
+  mpi,
+  kernels
+};
 // The kind of a transport, by name. Throws Error if there is none for it.
 Tuning tuning_of(std::string_view transport);
 

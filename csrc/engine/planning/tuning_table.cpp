@@ -157,8 +157,10 @@ constexpr TuningRow in_kernels[] = {
 
 Tuning tuning_of(std::string_view transport) {
   if (transport == "shm" || transport == "local") return Tuning::memory;
-  if (transport == "tcp" || transport == "ofi") return Tuning::network;
+  if (transport == "tcp") return Tuning::network;
+  if (transport == "ofi") return Tuning::fabric;
   if (transport == "mpi") return Tuning::mpi;
+  if (transport == "shm+ofi") return Tuning::hosts_of_several_on_a_fabric;
   if (transport.find('+') != std::string_view::npos) return Tuning::hosts_of_several;
   throw Error("there are no tuning tables for transport '" + std::string(transport) + "'");
 }
@@ -168,12 +170,13 @@ TuningTables tuning_tables(Tuning tuning) {
     case Tuning::memory:
       return {in_memory, in_any_memory};
     case Tuning::hosts_of_several:
+    case Tuning::hosts_of_several_on_a_fabric:
       return {across_hosts, over_far_links, over_network};
     case Tuning::mpi:
       return {over_far_links, over_mpi, over_network};
     case Tuning::kernels:
       return {in_kernels, in_any_memory};
-    default:
+    default:  // a fabric's are not measured on one, and differ from a network's only where `tune` finds that
       return {over_far_links, over_network};
   }
 }

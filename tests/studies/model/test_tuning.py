@@ -58,6 +58,17 @@ def test_rows_come_before_the_shipped_ones(table):
     assert [names[0] for names, _, _ in halves] == ["ring"] * 4
     # Two ranks have a core each here only where there are two.
     assert _engine.choose("all_reduce", 4096, 2, "shm", False)[0] == "tree"
+
+
+def test_rows_of_sockets_do_not_count_on_a_fabric(table):
+    def chosen(transport):
+        return _engine.choose("all_reduce", 64 << 10, 2, transport)[0]
+
+    assert chosen("tcp") == "swing"
+    assert chosen("ofi") == "one_shot"
+    table.write_text(table.read_text().replace(" tcp ", " ofi "))
+    assert chosen("tcp") == "one_shot"
+    assert chosen("ofi") == "swing"
     assert _engine.choose("all_reduce", 4096, 2, "shm", True)[0] == "ring"
 
 
