@@ -13,6 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from ctypes.util import find_library
 from pprint import pformat
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: ranks are forked
@@ -92,6 +93,9 @@ def _work(given: argparse.Namespace) -> Callable[[plan.Trial, Place], tuple[Verd
 
 def _among(given: argparse.Namespace) -> list[tuple[str, str, str]]:
     transports = given.transports.split(",") if given.transports else plan.TRANSPORTS
+    if find_library("fabric") is None:
+        print(f"nothing goes over {' or '.join(plan.OVER_LIBFABRIC)}: libfabric is not installed")
+        transports = [transport for transport in transports if transport not in plan.OVER_LIBFABRIC]
     kinds, moments = ([word for word in text.split(",") if word] for text in (given.kinds, given.moments))
     among = plan.cells(transports, kinds, moments)
     on_hosts = [cell for cell in among if plan.draw_of(0, 0, *cell, given.timeout).on_hosts]

@@ -10,7 +10,8 @@ from functools import cache
 import ringreduce
 from tests.communicator.collectives.calls import COLLECTIVES, ROOTED, TAKES_ALL, WHOLE, Call
 
-TRANSPORTS = ("local", "shm", "tcp", "shm+tcp")
+TRANSPORTS = ("local", "shm", "tcp", "shm+tcp", "ofi", "shm+ofi")
+OVER_LIBFABRIC = ("ofi", "shm+ofi")
 # How a rank fails, and at which moments. "before" is before the first call, "between" after some that went well,
 # "during" amid one; in "shrink" another rank has been killed already.
 MOMENTS = {
@@ -49,7 +50,7 @@ IN_A_PROCESS = {
     "too late": ("before", "between"),
     "mismatch": ("before", "between"),
 }
-BETWEEN_HOSTS = ("tcp", "shm+tcp")
+BETWEEN_HOSTS = ("tcp", "shm+tcp", *OVER_LIBFABRIC)
 SIZES = (1, 40, 1000, 20_000, 20_000, 100_000)  # elements that a rank takes or gives, about
 SHORT = 1.0  # seconds that a call waits for a rank that hangs
 LONGER, LONGEST = (
@@ -214,10 +215,10 @@ def _draw_joins(
 
 
 def _hosts(dice: random.Random, transport: str, world: int) -> tuple[int, ...]:
-    if transport == "tcp":
-        return tuple(range(world))
-    if transport != "shm+tcp":
+    if transport not in BETWEEN_HOSTS:
         return (0,) * world
+    if "+" not in transport:
+        return tuple(range(world))
     found = [dice.randrange(3) for _ in range(world)]
     numbers = sorted(set(found), key=found.index)
     return tuple(numbers.index(host) for host in found)
