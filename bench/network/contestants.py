@@ -34,7 +34,8 @@ RING = [
 ]
 # Without these settings, both of MPICH's network layers see one host, and use shared memory.
 UCX = {"UCX_TLS": "self,tcp"}
-OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+PROVIDER = "tcp"  # of libfabric, for all that use it
+OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": PROVIDER}
 
 # Our guards against bytes that change on the way.
 GUARDS = {
@@ -119,14 +120,17 @@ class Network:
 
     def ours(self, transport: str, algorithm: str, guard: str = "") -> Contestant:
         """Returns our contestant. Algorithm "off" is auto without measured links, and guard "" is the default."""
-        name = "ringreduce" + "".join(f":{one}" for one in (algorithm, guard) if one not in ("auto", ""))
-        links = dict(GUARDS[guard])
+        own = transport if "ofi" in transport else ""
+        name = "ringreduce" + "".join(f":{one}" for one in (own, algorithm, guard) if one not in ("auto", ""))
+        interface = self.hosts[0].interface
+        links = {**GUARDS[guard], "RINGREDUCE_IFACE": interface}
+        if own:
+            links |= {"RINGREDUCE_OFI_PROVIDER": PROVIDER, "RINGREDUCE_OFI_DOMAIN": interface}
         if algorithm == "off":
             links, algorithm = {**links, "RINGREDUCE_LINKS": "off"}, "auto"
         options = ["--transport", transport, "--algorithm", algorithm]
-        interface = {"RINGREDUCE_IFACE": self.hosts[0].interface}
         return self.python_ranks(
-            name, sys.executable, options, environment=lambda question: {**interface, **links}, kind="ours"
+            name, sys.executable, options, environment=lambda question: links, kind="ours"
         )
 
 

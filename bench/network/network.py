@@ -24,7 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.network.contestants import GUARDS, OURS, PEERS, Network, Place
+from bench.network import raw_fabric
+from bench.network.contestants import GUARDS, OURS, PEERS, PROVIDER, Network, Place
 from bench.network.hosts import Hosts
 from bench.network.links import bits_per_second
 from ringreduce.bench.facts import busy_share
@@ -38,6 +39,7 @@ from ringreduce.text import byte_count, names
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+PING_PONG = "fi_pingpong"
 RAW_SECONDS, RAW_SECONDS_LOSSY = 2.0, 10.0  # losses need a while to average out
 SLOWEST = 6  # a contestant is stopped if it needs longer than this many times the floor
 CALLS = 20  # calls of the largest size, including warm-up
@@ -95,7 +97,10 @@ def parse_arguments() -> Namespace:
         help=f"our guards, with a column for each: {','.join(filter(None, GUARDS))}",
     )
     parser.add_argument(
-        "--transport", default="tcp", help="our transport (tcp); empty lets ringreduce choose"
+        "--transport",
+        type=transports,
+        default=["tcp"],
+        help="our transports, such as tcp,ofi, with a column for each (tcp); empty lets ringreduce choose",
     )
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--launches", type=int, default=3)
@@ -105,8 +110,12 @@ def parse_arguments() -> Namespace:
         parser.error(f"no contestant is called {', '.join(strangers)}")
     if options.loopback:
         options.hosts, options.ranks_per_host, options.rate, options.delay_ms = 2, 1, None, 0
-        options.contestants = [name for name in options.contestants if name in (OURS, "gloo")]
+        options.contestants = [name for name in options.contestants if name in (OURS, "gloo", "mpich-ofi")]
     return options
+
+
+def transports(text: str) -> list[str]:
+    return names(text) or [""]
 
 
 @contextmanager
@@ -149,7 +158,8 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
     for name in options.contestants:
         if name == OURS:
             found += [
-                network.ours(options.transport, algorithm, guard)
+                network.ours(transport, algorithm, guard)
+                for transport in options.transport
                 for algorithm in options.algorithms
                 for guard in options.guards
             ]
@@ -188,13 +198,21 @@ def raw_tcp(
     return lines
 
 
-def raw_figures(hosts: Sequence[Place], options: Namespace) -> dict[str, float]:
+def raw_figures(hosts: Sequence[Place], options: Namespace) -> dict[str, Any]:
     """Measures what limits all contestants: other programs, one connection, and one from each host to the next."""
     busy, line = busy_share(0.5), raw_tcp(hosts, [(1, 0)], options)[0]
     if len({host.address for host in hosts}) > 1:
         ring = [(index, (index + 1) % len(hosts)) for index in range(len(hosts))]
         line["ring_rate"] = min(each["rate"] for each in raw_tcp(hosts, ring, options))
     return {"busy": busy, **line}
+
+
+def ping_pongs(network: Network, question: Question, options: Namespace) -> dict[int, float]:
+    """Measures what libfabric's provider takes for a message of each small size, if one of ours uses libfabric."""
+    if raw_fabric.missing() or not any("ofi" in transport for transport in options.transport):
+        return {}
+    small = [nbytes for nbytes in question.sizes if nbytes <= raw_fabric.MOST]
+    return {nbytes: raw_fabric.ping_pong_us(network.hosts, PROVIDER, nbytes) for nbytes in small}
 
 
 def wire_share(collective: str, ranks: int) -> float:
@@ -216,13 +234,14 @@ def question_for(collective: str, ranks: int, options: Namespace) -> Question:
 
 def measure(
     network: Network, contestants: Sequence[Contestant], question: Question, options: Namespace
-) -> tuple[list[Row], list[dict[str, float]]]:
+) -> tuple[list[Row], list[dict[str, Any]]]:
     """Returns a row for each launch, contestant and size, and the figures of raw_figures before each launch."""
-    raw: list[dict[str, float]] = []
+    raw: list[dict[str, Any]] = []
 
     def rows(one: Contestant, launch: int) -> list[Row]:
         if len(raw) == launch:
             raw.append(raw_figures(network.hosts, options))
+            raw[-1]["ping_pong_us"] = ping_pongs(network, question, options)
         timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
         found = one.rows(question, timeout)
         if isinstance(network.hosts, Hosts):
@@ -236,20 +255,28 @@ def measure(
 # --- output ----------------------------------------------------------------------------------------------------
 
 
-def floor_rows(question: Question, raw: Sequence[dict[str, float]]) -> list[Row]:
-    """Returns the time that a plain connection needs for the bytes that each rank must at least send."""
+def floor_rows(question: Question, raw: Sequence[dict[str, Any]]) -> list[Row]:
+    """Returns the time that a plain connection needs for the bytes that each rank must at least send.
+
+    Beside it, the time of the provider's own messages for the rounds that an all-reduce needs at least.
+    """
     share, rows = wire_share(question.collective, question.ranks), []
     for nbytes in question.sizes:
         for launch, one in enumerate(raw):
             us = 1e6 * nbytes * share / one["rate"]
-            times = dict.fromkeys(("median_us", "p25_us", "p75_us"), us)
-            rows.append(
-                {**question.row("floor", nbytes), **times, "kind": "floor", "launch": launch, "wrong": 0}
-            )
+            rows.append(row_of("floor", nbytes, us, launch, question))
+            if nbytes in (trips := one.get("ping_pong_us", {})):
+                us = trips[nbytes] * raw_fabric.rounds(question.ranks)
+                rows.append(row_of(PING_PONG, nbytes, us, launch, question))
     return rows
 
 
-def title(question: Question, raw: Sequence[dict[str, float]], options: Namespace) -> str:
+def row_of(name: str, nbytes: int, us: float, launch: int, question: Question) -> Row:
+    times = dict.fromkeys(("median_us", "p25_us", "p75_us"), us)
+    return {**question.row(name, nbytes), **times, "kind": "floor", "launch": launch, "wrong": 0}
+
+
+def title(question: Question, raw: Sequence[dict[str, Any]], options: Namespace) -> str:
     where = "2 ranks over loopback"
     if not options.loopback:
         ranks = f"{options.ranks_per_host} rank{'s' * (options.ranks_per_host > 1)} each"
@@ -289,10 +316,12 @@ def tables(question: Question, rows: list[Row]) -> str:
     results = Results({}, merged, refusals(merged))
     peers = [row["library"] for row in merged if row["kind"] == "peer" and row.get("problem") != ABSENT]
     references = {"floor": ["floor"], "best peer": list(dict.fromkeys(peers))}
+    if any(row["library"] == PING_PONG for row in merged):
+        references["ping-pong"] = [PING_PONG]
     return report(results, question.collective, references)
 
 
-def write_lines(path: Path, rows: Sequence[Row], raw: Sequence[dict[str, float]], options: Namespace) -> None:
+def write_lines(path: Path, rows: Sequence[Row], raw: Sequence[dict[str, Any]], options: Namespace) -> None:
     where = {
         name: getattr(options, name)
         for name in ("hosts", "ranks_per_host", "rate", "delay_ms", "one_lost_in")
