@@ -51,7 +51,8 @@ VARIABLES: dict[str, list[Variable]] = {
         ),
         Variable(
             "RINGREDUCE_TRANSPORT", get_args(Transport), "`auto`",
-            "how bytes travel, like `ringreduce.init(transport=...)`; `auto` is `shm+tcp`", "network.md#settings",
+            "how bytes travel, like `ringreduce.init(transport=...)`; `auto` is `shm+tcp`, or `shm+ofi` if faster",
+            "network.md#settings",
         ),
         Variable(
             "RINGREDUCE_IFACE", "an interface, such as `eth0`", "all interfaces that other hosts can reach",
@@ -66,7 +67,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "encrypts all sockets, like `ringreduce.init(encrypt=True)`", "network.md#encryption",
         ),
         Variable(
-            "RINGREDUCE_TCP_CHECK", ("0", "1"), "`0`", "adds a checksum to every frame",
+            "RINGREDUCE_TCP_CHECK", ("0", "1"), "`0`", "adds a checksum to every frame, over sockets and fabrics",
             "network.md#bytes-that-change-on-the-way",
         ),
         Variable(
@@ -74,12 +75,12 @@ VARIABLES: dict[str, list[Variable]] = {
             "network.md#settings",
         ),
         Variable(
-            "RINGREDUCE_OFI_PROVIDER", "a provider, such as `verbs;ofi_rxm`", "the first that libfabric names",
+            "RINGREDUCE_OFI_PROVIDER", "a provider, such as `verbs;ofi_rxm`", "the first that reaches a card",
             "the provider of libfabric under the transports `ofi` and `shm+ofi`; `fi_info` lists them",
             "network.md#fabrics",
         ),
         Variable(
-            "RINGREDUCE_OFI_DOMAIN", "a domain, such as `mlx5_0`", "the provider's first",
+            "RINGREDUCE_OFI_DOMAIN", "a domain, such as `mlx5_0`", "the nearest to the rank's cores",
             "the domain of the provider: usually a network card", "network.md#fabrics",
         ),
         Variable(

@@ -22,17 +22,23 @@ class Choice:
         algorithm: the name of the algorithm.
         slice_bytes: the bytes of a round's messages that travel in one slice.
         reason: a sentence.
+        fabric: the provider, domain and card that carry messages between hosts, or why none does, as the log says it.
+            Empty if no fabric was looked for.
         predicted: a model's prediction for each algorithm, the fastest first. Its ``seconds`` are the sum of the parts
             in ``made_of``. Empty without a model.
     """
 
-    __slots__ = ("algorithm", "predicted", "reason", "slice_bytes")
+    __slots__ = ("algorithm", "fabric", "predicted", "reason", "slice_bytes")
 
-    def __init__(self, algorithm: str, slice_bytes: int, reason: str, predicted: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, algorithm: str, slice_bytes: int, reason: str, fabric: str = "", predicted: Sequence[Any] = ()
+    ) -> None:
         self.algorithm = algorithm
         self.slice_bytes = slice_bytes
         self.reason = reason
+        self.fabric = fabric
         self.predicted = predicted
 
     def __repr__(self) -> str:
-        return f"{self.algorithm} in slices of {self.slice_bytes} bytes: {self.reason}"
+        text = f"{self.algorithm} in slices of {self.slice_bytes} bytes: {self.reason}"
+        return f"{text}; {self.fabric}" if self.fabric else text

@@ -268,11 +268,11 @@ class Communicator(Collectives, Messages, Groups):
         """
         choice = self._c.explain(collective, nbytes, wire, getattr(op, "commutative", True))
         if model is None:
-            return Choice(*choice)
+            return Choice(*choice, self._c.fabric)
         each = {len(ranks) for ranks in self.hosts}
         if len(each) > 1:
             raise ValueError("model needs the same number of ranks on every host")
-        return Choice(*choice, model.ranking(nbytes, self.size, collective, each.pop()))
+        return Choice(*choice, self._c.fabric, model.ranking(nbytes, self.size, collective, each.pop()))
 
     def statistics(self) -> Statistics:
         """Returns the statistics of this rank's calls since the group was made, or since :meth:`reset_statistics`.

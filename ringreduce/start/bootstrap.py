@@ -75,11 +75,12 @@ def init(
             in the environment. Must be the same on all ranks.
         transport: how bytes travel. "shm" is shared memory of one host, "tcp" sockets, "ofi" a fabric that libfabric
             reaches (docs/network.md), and "mpi" the MPI library that started the ranks. "shm+tcp", "shm+ofi" and
-            "shm+mpi" use shared memory inside hosts and the other between hosts. "auto" is "shm+tcp". If all ranks
-            share a host, or no two do, a combination becomes one of its two parts; :attr:`Communicator.transport` says
-            which. The MPI transports are built on first use (docs/mpi_transport.md); ranks then also meet through MPI,
-            and ``store`` must be None or an mpi4py communicator. None takes RINGREDUCE_TRANSPORT, or else "auto". Must
-            be the same on all ranks.
+            "shm+mpi" use shared memory inside hosts and the other between hosts. "auto" is "shm+ofi" if
+            libfabric reaches a fabric card of every host, and else "shm+tcp". If all ranks share a host, or no two do,
+            a combination becomes one of its two parts; :attr:`Communicator.transport` says which. The MPI transports
+            are built on first use (docs/mpi_transport.md); ranks then also meet through MPI, and ``store`` must be
+            None or an mpi4py communicator. None takes RINGREDUCE_TRANSPORT, or else "auto". Must be the same on all
+            ranks.
         encrypt: whether to encrypt all sockets, and the meeting at "tcp://host:port", with TLS 1.3 and a key made from
             RINGREDUCE_SECRET (docs/network.md). None means True if RINGREDUCE_TLS is 1 in the environment. Must be the
             same on all ranks.

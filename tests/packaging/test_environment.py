@@ -20,7 +20,10 @@ def read_by_code():
                 continue
             for variable in re.findall(r'"(RINGREDUCE_[A-Z_0-9]+)"', file.read_text(encoding="utf-8")):
                 found.setdefault(variable, name)
-    return {name: where for name, where in found.items() if name not in MACROS}
+    of_tests = environment.OF_TESTS  # prefixes
+    return {
+        name: where for name, where in found.items() if name not in MACROS and not name.startswith(of_tests)
+    }
 
 
 def test_the_table_has_what_the_code_reads():

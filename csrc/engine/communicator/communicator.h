@@ -31,6 +31,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int rank() const { return calls_.rank; }
   int size() const { return calls_.world; }
   const std::string& transport_name() const { return calls_.transport->facts().name; }
+  const std::string& fabric() const { return calls_.transport->fabric; }
   bool oversubscribed() const { return calls_.transport->facts().oversubscribed; }
   // The number of each rank's host; empty if all ranks share one.
   const std::vector<int>& machines() const { return calls_.transport->reports.machine; }

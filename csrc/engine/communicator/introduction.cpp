@@ -81,8 +81,10 @@ void Communicator::introduce(log::Level details) const {
   const std::vector<int>& hosts = machines();
   const bool first_of_host =
       hosts.empty() || std::find(hosts.begin(), hosts.end(), hosts[rank()]) - hosts.begin() == rank();
-  const std::string way = calls_.transport->way();
-  if ((first_of_host || all) && !way.empty()) calls_.say(details, way);
+  const std::string way = calls_.transport->way(), &fabric = calls_.transport->fabric;
+  if ((first_of_host || all) && !way.empty()) {
+    calls_.say(details, way + (fabric.empty() ? "" : "; ") + fabric);
+  }
   if ((rank() != 0 && !all) || !log::says(log::Level::info)) return;
   calls_.say(log::Level::info, "a group of " + std::to_string(size()) + " ranks over " + transport_name() +
                                    " " + hosts_in_words(hosts) +

@@ -256,6 +256,7 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("rank", &Communicator::rank)
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
+      .def_prop_ro("fabric", &Communicator::fabric)
       .def_prop_ro("closed", &Communicator::closed)
       .def_prop_ro("number", &Communicator::number, "By which fronts that are compiled separately find it.")
       .def("check", &Communicator::usable, "Raises the group's failure, or ClosedError if it was closed.")

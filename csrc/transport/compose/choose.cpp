@@ -15,6 +15,7 @@
 #include "transport/interface/exchange.h"
 #include "transport/interface/log.h"
 #include "transport/memory/shm.h"
+#include "transport/ofi/hardware.h"
 #include "transport/ofi/ofi.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/secret.h"
@@ -30,6 +31,16 @@ constexpr int exchanges_before = 4;
 struct Preference {
   std::uint64_t host, agreement, group;
   char wanted[8];
+  std::uint64_t may_use_fabric;  // for auto: whether its host has a card
+};
+
+// What a rank knows of its group before it connects.
+struct Meeting {
+  int rank, world;
+  const Exchange& exchange;
+  std::string name;
+  std::vector<std::uint64_t> keys;  // equal for ranks that may share memory
+  std::string no_fabric;            // why auto need not look for one
 };
 
 constexpr std::string_view names[] = {"auto", "shm", "tcp", "shm+tcp", "ofi", "shm+ofi", "mpi", "shm+mpi"};
@@ -47,7 +58,7 @@ bool takes_two(const std::string& name) {
 }
 
 int exchanges_across(const std::string& name) {
-  return is_for_fabrics(name) ? OfiTransport::exchanges : 2;
+  return is_for_fabrics(name) || name == "auto" ? OfiTransport::exchanges : 2;
 }
 
 std::string chosen(const std::string& wanted, bool has_job) {
@@ -85,10 +96,17 @@ std::uint64_t host_key() {
   return key;
 }
 
+// Why auto finds no fabric for this rank, as far as can be known without libfabric.
+std::string why_no_fabric(std::optional<bool> encrypt) {
+  if (TcpTransport::encrypts(encrypt)) return "no fabric encrypts them";
+  return ofi::why_no_card(ofi::cards());
+}
+
 // Checks that all ranks ask for the same transport, and learns which may share a host.
 std::vector<Preference> exchange_preferences(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted, std::uint64_t agreement) {
-  Preference own{host_key(), agreement, random_number(), {}};
+                                             const std::string& wanted, std::uint64_t agreement,
+                                             bool may_use_fabric) {
+  Preference own{host_key(), agreement, random_number(), {}, may_use_fabric};
   std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
   int other = 0;
   auto all = exchange_values(exchange, world, own);
@@ -131,19 +149,37 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
   }
 }
 
-// exchanges_across().
-std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange,
-                                                const std::string& name, MpiJob* mpi,
-                                                std::optional<bool> encrypt) {
-  if (needs_job(name)) return mpi->connect(rank, world, exchange);
-  if (is_for_fabrics(name)) return OfiTransport::create(rank, world, exchange);
-  return TcpTransport::create(rank, world, exchange, encrypt);
+// auto: a fabric if all ranks find the same one that is faster than sockets. OfiTransport::exchanges.
+std::unique_ptr<RemoteTransport> connect_by_the_fastest(const Meeting& meeting, const ofi::Wish& wish,
+                                                        std::optional<bool> encrypt) {
+  const auto& [rank, world, exchange, name, keys, no_fabric] = meeting;
+  std::string why_not = no_fabric;
+  if (why_not.empty()) {
+    auto over_fabric = OfiTransport::create_if_faster(rank, world, exchange, wish, why_not);
+    if (over_fabric) return over_fabric;
+  } else {
+    exchange("");
+  }
+  auto over_sockets = TcpTransport::create(rank, world, exchange, encrypt);
+  over_sockets->fabric = "messages go through no fabric, because " + why_not;
+  return over_sockets;
 }
 
-// `keys`: equal for ranks that may share memory.
-std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchange, const std::string& name,
-                                     const std::vector<std::uint64_t>& keys,
-                                     const std::shared_ptr<MpiJob>& mpi, std::optional<bool> encrypt) {
+// exchanges_across().
+std::unique_ptr<RemoteTransport> connect_across(const Meeting& meeting, MpiJob* mpi,
+                                                std::optional<bool> encrypt) {
+  const auto& [rank, world, exchange, name, keys, no_fabric] = meeting;
+  if (needs_job(name)) return mpi->connect(rank, world, exchange);
+  if (!is_for_fabrics(name) && name != "auto") return TcpTransport::create(rank, world, exchange, encrypt);
+  ofi::Wish wish = OfiTransport::wish_by_environment();
+  wish.place = static_cast<int>(std::count(keys.begin(), keys.begin() + rank, keys[rank]));
+  if (name == "auto") return connect_by_the_fastest(meeting, wish, encrypt);
+  return OfiTransport::create(rank, world, exchange, wish);
+}
+
+std::unique_ptr<Transport> connected(const Meeting& meeting, const std::shared_ptr<MpiJob>& mpi,
+                                     std::optional<bool> encrypt) {
+  const auto& [rank, world, exchange, name, keys, no_fabric] = meeting;
   if (name == "mpi") return mpi->connect(rank, world, exchange);
   const bool must_share = name == "shm" || world == 1;
   std::vector<int> members;
@@ -163,10 +199,11 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
     for (int i = 0; i < exchanges_across(name); ++i) exchange("");
     return inside;
   }
-  auto across = connect_across(rank, world, exchange, name, mpi.get(), encrypt);
+  auto across = connect_across(meeting, mpi.get(), encrypt);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
   // The caller of among() passes on what the ranks told each other.
-  const auto connect_again = [name, mpi, encrypt](int new_rank, int new_world, const Exchange& new_exchange) {
+  const auto connect_again = [name = name, mpi, encrypt](int new_rank, int new_world,
+                                                         const Exchange& new_exchange) {
     return connect_transport(new_rank, new_world, new_exchange, name, mpi, encrypt);
   };
   // A rank that is alone on its host still has a transport inside it.
@@ -187,16 +224,22 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
     throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through " +
                           (needs_job(name) ? "MPI" : "a fabric"));
   }
+  const std::string own_problem = name == "auto" ? why_no_fabric(encrypt) : "";
   MeetingReports reports;
-  std::vector<std::uint64_t> keys;
-  for (const Preference& theirs : exchange_preferences(rank, world, exchange, name, agreement)) {
+  Meeting meeting{rank, world, exchange, name, {}, own_problem};
+  for (const Preference& theirs :
+       exchange_preferences(rank, world, exchange, name, agreement, own_problem.empty())) {
+    std::vector<std::uint64_t>& keys = meeting.keys;
     const auto place = std::find(keys.begin(), keys.end(), theirs.host) - keys.begin();
+    if (!theirs.may_use_fabric && meeting.no_fabric.empty()) {
+      meeting.no_fabric = "rank " + std::to_string(keys.size()) + " has no fabric card that is active";
+    }
     reports.machine.push_back(static_cast<int>(place));
     reports.agreement.push_back(theirs.agreement);
     if (reports.group == 0) reports.group = theirs.group;  // rank 0's
     keys.push_back(theirs.host);
   }
-  auto transport = connected(rank, world, exchange, name, keys, mpi, encrypt);
+  auto transport = connected(meeting, mpi, encrypt);
   transport->reports = std::move(reports);
   return transport;
 }

@@ -10,7 +10,8 @@
 
 namespace ringreduce {
 
-// `wanted` is "shm", "tcp", "ofi", "mpi", "shm+tcp", "shm+ofi", "shm+mpi", or "auto", which is shm+tcp.
+// `wanted` is "shm", "tcp", "ofi", "mpi", "shm+tcp", "shm+ofi", "shm+mpi", or "auto": shm+ofi if a card
+// makes that faster for all ranks, and else shm+tcp.
 // Those with "shm+" use shared memory between ranks that can share it, and the other transport between the
 // rest; if all ranks can, or none, the result is one of the two alone. Those with mpi need an MPI job that
 // contains all ranks.

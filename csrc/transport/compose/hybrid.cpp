@@ -22,6 +22,7 @@ HybridTransport::HybridTransport(std::unique_ptr<MappedTransport> inside,
       across_(std::move(across)),
       places_(hosts.size()),
       connect_(std::move(connect)) {
+  fabric = across_->fabric;
   facts_.name = inside_->facts().name + "+" + across_->facts().name;
   facts_.hosts = std::move(hosts);
   facts_.exchanges = exchanges;

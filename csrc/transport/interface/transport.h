@@ -47,6 +47,8 @@ class Transport : public MessagePlane, public MemoryPlane, public ControlPlane {
   const int rank;
   const int world;
   MeetingReports reports;
+  // The fabric that carries messages between hosts, or why none does; empty if nobody has looked for one.
+  std::string fabric;
 
   const TransportFacts& facts() const { return facts_; }
 

@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce::ofi {
@@ -33,11 +32,6 @@ bool is_one_of(std::string_view provider, std::initializer_list<std::string_view
     if (core == name) return true;
   }
   return false;
-}
-
-// What only one host can use, and what is slower than a socket, is used if it is asked for.
-bool is_last_choice(std::string_view provider) {
-  return is_one_of(provider, {"shm", "sm2", "udp", "sockets", "net"});
 }
 
 bool is_of_sockets(std::string_view provider) {
@@ -95,19 +89,6 @@ Info* find(const Library& library, const std::string& provider) {
       "libfabric finds no provider with reliable tagged messages: look at what fi_info -t FI_EP_RDM says");
 }
 
-// The first of the domain that is none of the last choices, if any. libfabric's layers pass over the domain
-// in hints.
-Info* chosen(Info* first, const std::string& provider, const std::string& domain) {
-  Info* other = nullptr;
-  for (Info* info = first; info; info = info->next) {
-    const std::string_view name = info->fabric_attr->prov_name;
-    if (!domain.empty() && domain != info->domain_attr->name) continue;
-    if (provider.empty() ? !is_last_choice(name) : name == provider) return info;
-    if (!other) other = info;
-  }
-  return other;
-}
-
 void check(const Info& info) {
   const std::string name = info.fabric_attr->prov_name;
   const auto lacks = [&](const std::string& what) {
@@ -135,7 +116,9 @@ Library::Library() {
   }
   const auto found = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (!function) throw Error(std::string("this libfabric has no ") + name);
+    if (function) return;
+    throw Error(std::string("libfabric.so.1 has no function ") + name + ": install libfabric " +
+                in_words(oldest) + " or later, or choose transport tcp");
   };
 #define RINGREDUCE_FIND(result, name, arguments) found(name, #name);
   RINGREDUCE_LIBFABRIC(RINGREDUCE_FIND)
@@ -153,14 +136,14 @@ const Library& Library::get() {
 
 // --- opening ---------------------------------------------------------------------------------------------
 
-Device::Device() : library_(Library::get()) {
-  const std::string provider = environment("RINGREDUCE_OFI_PROVIDER");
-  const std::string domain = environment("RINGREDUCE_OFI_DOMAIN");
-  const Infos infos{library_, find(library_, provider)};
-  Info* info = chosen(infos.first, provider, domain);
-  if (!info) complain(library_, provider, domain);
-  check(*info);
-  open(*info);
+Device::Device(const Wish& wish) : library_(Library::get()) {
+  const Infos infos{library_, find(library_, wish.provider)};
+  const Choice choice = choose(infos.first, wish);
+  card_ = choice.card;
+  if (!choice.info && wish.must_be_faster) throw Error(card_);
+  if (!choice.info) complain(library_, wish.provider, wish.domain);
+  check(*choice.info);
+  open(*choice.info);
 }
 
 void Device::open(Info& info) {
@@ -172,8 +155,9 @@ void Device::open(Info& info) {
   quick_ = !is_of_sockets(provider_);
   const auto opened = [&](int result, const char* what) {
     if (result == 0) return;
-    throw Error("provider " + provider_ + " of libfabric cannot open " + what + ": " +
-                library_.fi_strerror(-result));
+    throw Error("provider " + provider_ + " of libfabric cannot open " + what + " of domain " + domain_name_ +
+                ": " + library_.fi_strerror(-result) +
+                " (RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose others)");
   };
   const auto open_one = [&](auto& owned, const char* what, auto&& open) {
     typename std::remove_reference_t<decltype(owned)>::pointer object = nullptr;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "transport/ofi/libfabric.h"
+#include "transport/ofi/choice.h"
 
 namespace ringreduce::ofi {
 
@@ -21,12 +21,13 @@ using Owned = std::unique_ptr<T, Closing>;
 // Not thread-safe. Its endpoint sends and receives as long as completions are read.
 class Device {
  public:
-  // Opens the provider and the domain that RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN name, or
-  // libfabric's first choice. Throws Error, which says what is missing.
-  Device();
+  // Opens the provider and the domain that are asked for, or those that choose() finds. Throws Error, which
+  // says what is missing.
+  explicit Device(const Wish& wish);
 
   const std::string& provider() const { return provider_; }
   const std::string& domain() const { return domain_name_; }
+  const std::string& card() const { return card_; }  // in words
   // The kind of its names; only endpoints of one kind reach each other.
   std::uint32_t format() const { return format_; }
   const std::string& name() const { return name_; }  // for peers
@@ -61,7 +62,7 @@ class Device {
   bool taken(ssize_t result, const char* what) const;
 
   const Library& library_;
-  std::string provider_, domain_name_, name_;
+  std::string provider_, domain_name_, card_, name_;
   std::uint32_t format_ = 0;
   std::size_t longest_ = 0, inject_ = 0;
   bool quick_ = false;

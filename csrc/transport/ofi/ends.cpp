@@ -22,44 +22,76 @@ std::string words_about(const ofi::Device& device) {
   return device.provider() + " (address format " + std::to_string(device.format()) + ")";
 }
 
-std::string opened(std::unique_ptr<ofi::Device>& device) {
-  if (environment("RINGREDUCE_TCP_CHECK", {"0", "1"}) == "1") {
-    throw Error("transport ofi adds no checksums to what goes over the fabric: unset RINGREDUCE_TCP_CHECK");
-  }
+std::string opened(const ofi::Wish& wish, std::unique_ptr<ofi::Device>& device) {
   const SignalsBlocked blocked;  // in the threads of providers
   const HandlersKept kept;       // libpsm2 and libpsm_infinipath, which it loads, exit after Ctrl-C
-  device = std::make_unique<ofi::Device>();
+  device = std::make_unique<ofi::Device>(wish);
   return words_about(*device);
+}
+
+// How ranks' providers differ; empty if they do not.
+std::string difference(const std::vector<std::string>& all) {
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    return "all ranks must use the same provider of libfabric: it is " + all[0] + " on rank 0, " + all[r] +
+           " on rank " + std::to_string(r) + " (RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose)";
+  }
+  return "";
 }
 
 }  // namespace
 
 // --- the beginning ---------------------------------------------------------------------------------------
 
-std::unique_ptr<OfiTransport> OfiTransport::create(int rank, int world, const Exchange& exchange) {
+ofi::Wish OfiTransport::wish_by_environment() {
+  return {environment("RINGREDUCE_OFI_PROVIDER"), environment("RINGREDUCE_OFI_DOMAIN")};
+}
+
+std::unique_ptr<OfiTransport> OfiTransport::create(int rank, int world, const Exchange& exchange,
+                                                   const ofi::Wish& wish) {
   std::unique_ptr<ofi::Device> device;
-  const auto all = exchange_or_fail(exchange, [&] { return opened(device); });
-  for (int r = 1; r < world; ++r) {
-    if (all[r] == all[0]) continue;
-    throw InvalidArgument("all ranks must use the same provider of libfabric: it is " + all[0] +
-                          " on rank 0, " + all[r] + " on rank " + std::to_string(r) +
-                          " (RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose)");
+  const auto all = exchange_or_fail(exchange, [&] { return opened(wish, device); });
+  if (const std::string problem = difference(all); !problem.empty()) throw InvalidArgument(problem);
+  return create_with(std::move(device), rank, world, exchange, wish);
+}
+
+std::unique_ptr<OfiTransport> OfiTransport::create_if_faster(int rank, int world, const Exchange& exchange,
+                                                             ofi::Wish wish, std::string& why_not) {
+  wish.must_be_faster = true;
+  std::unique_ptr<ofi::Device> device;
+  try {
+    why_not = difference(exchange_or_fail(exchange, [&] { return opened(wish, device); }));
+  } catch (const Failure&) {
+    throw;
+  } catch (const Error& error) {
+    why_not = error.what();
   }
+  if (!why_not.empty()) return nullptr;
+  return create_with(std::move(device), rank, world, exchange, wish);
+}
+
+std::unique_ptr<OfiTransport> OfiTransport::create_with(std::unique_ptr<ofi::Device> device, int rank,
+                                                        int world, const Exchange& exchange,
+                                                        const ofi::Wish& wish) {
   std::unique_ptr<OfiTransport> transport(
-      new OfiTransport(rank, world, meet(rank, world, exchange, false), std::move(device)));
+      new OfiTransport(rank, world, meet(rank, world, exchange, false), wish, std::move(device)));
   transport->start();
   transport->greet_neighbours();
   return transport;
 }
 
-OfiTransport::OfiTransport(int rank, int world, Settings settings, std::unique_ptr<ofi::Device> device)
+OfiTransport::OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish,
+                           std::unique_ptr<ofi::Device> device)
     : TcpTransport("ofi", rank, world, std::move(settings)),
-      provider_("provider " + device->provider() + " of libfabric, domain " + device->domain()),
+      wish_(wish),
       slot_bytes_(std::min(longest_whole, device->longest_message() - sizeof(Tail))),
       peers_(static_cast<std::size_t>(world)),
       device_(std::move(device)) {
   facts_.exchanges = exchanges;
-  facts_.for_devices = false;
+  // Only where it takes the place of sockets, which nobody has chosen for the arrays either.
+  facts_.for_devices = wish.must_be_faster;
+  fabric = "messages go through provider " + device_->provider() + " of libfabric, domain " +
+           device_->domain() + ", " + device_->card();
   const Lock lock(mutex_);
   if (device_->descriptor() >= 0) watch(device_->descriptor());
   for (int i = 0; i < slots; ++i) {
@@ -83,10 +115,6 @@ void OfiTransport::greet_neighbours() {
          Clock::now() < until) {
     progress(lock, milliseconds(1));
   }
-}
-
-std::string OfiTransport::way() const {
-  return TcpTransport::way() + ", and go through " + provider_;
 }
 
 // --- the callers' memory ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "transport/interface/exchange.h"
+#include "transport/tcp/checksum.h"
 
 namespace ringreduce {
 namespace {
@@ -47,6 +48,7 @@ void OfiTransport::hear_endpoint(int peer, std::string_view text) {
   // It says nothing, but the provider connects.
   FrameHeader nothing;
   nothing.kind = FrameKind::credit;
+  if (checks_frames()) seal(nothing, nullptr);
   theirs.waiting.push_front({Outgoing{nothing}});
   push(peer);
 }
@@ -66,7 +68,10 @@ void OfiTransport::dispatch(int peer) {
 // Takes the flow of messages from the outbox, in pieces that the provider can send.
 void OfiTransport::queue_up(int peer) {
   const std::size_t most = device_ ? device_->longest_message() : ~std::size_t{0};
-  for (Outgoing frame; frames_.outbox.take_flow(peer, frame, most);) peers_[peer].waiting.push_back({frame});
+  for (Outgoing frame; frames_.outbox.take_flow(peer, frame, most);) {
+    if (checks_frames()) seal(frame.header, frame.data);
+    peers_[peer].waiting.push_back({frame});
+  }
 }
 
 void OfiTransport::push(int peer) {
@@ -138,7 +143,9 @@ bool OfiTransport::send_at_once(int peer, const Outgoing& frame) {
   if (!device_ || frame.header.bytes > slot_bytes_ || theirs.address == ofi::no_address) return false;
   if (!theirs.waiting.empty() || !theirs.trouble.empty() || control_.has_left(peer)) return false;
   try {
-    return send_whole(peer, frame.data, tail_of(peer, frame.header, 0), frame);
+    Tail tail = tail_of(peer, frame.header, 0);
+    if (checks_frames()) seal(tail.header, frame.data);
+    return send_whole(peer, frame.data, tail, frame);
   } catch (const Error& error) {
     trouble_with(peer, error.what());
     return false;
@@ -240,6 +247,11 @@ void OfiTransport::finish(Operation& operation, std::size_t bytes) {
       return receive(operation);
     case Operation::Kind::bulk:
       if (bytes != operation.header.bytes) return failed(operation, "a message of another length");
+      if (checks_frames() && !is_intact(operation.header, operation.landing.at)) {
+        damaged_from_ = operation.peer;
+        if (operation.landing.buffer) pool_.release(operation.landing.buffer);
+        break;
+      }
       frames_.landed(operation.peer, operation.header, operation.landing);
       break;
     case Operation::Kind::send:
@@ -258,6 +270,13 @@ void OfiTransport::failed(Operation& operation, const std::string& why) {
   end(operation);
 }
 
+// Bytes that follow by themselves are checked when they have come.
+bool OfiTransport::arrived_intact(const Tail& tail, const void* data, std::size_t bytes) {
+  std::uint32_t checksum = 0;
+  if (!is_intact(tail.header, checksum)) return false;
+  return tail.bulk != 0 || (tail.header.bytes == bytes && is_intact(tail.header, data));
+}
+
 // Returns the buffer, or null if it has another owner now.
 Buffer* OfiTransport::frame_came(Buffer* buffer, std::size_t bytes) {
   Tail tail;
@@ -268,6 +287,10 @@ Buffer* OfiTransport::frame_came(Buffer* buffer, std::size_t bytes) {
   const int peer = static_cast<int>(tail.from);
   if (!peers_[peer].greeted || tail.key != peers_[peer].key || control_.is_lost(peer)) return buffer;
   peers_[peer].heard = true;
+  if (checks_frames() && !arrived_intact(tail, buffer->data, before)) {
+    damaged_from_ = peer;
+    return buffer;
+  }
   try {
     const bool is_flow = tail.header.kind == FrameKind::message || tail.header.kind == FrameKind::credit;
     if (!is_flow) throw Error("a frame that belongs on a socket");
@@ -317,6 +340,7 @@ void OfiTransport::interrupt() {
 bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
   const bool moved = look();
   if (in_trouble_) look_at_troubles();
+  if (damaged_from_ >= 0) report_damage(rank, std::exchange(damaged_from_, -1));
   if (moved || limit <= Clock::duration::zero()) {
     if (device_ && ++looks_ % looks_per_look_at_sockets != 0) return moved;
     return TcpTransport::progress(lock, Clock::duration::zero()) || moved;

@@ -25,12 +25,17 @@ class OfiTransport : public TcpTransport {
 
   // Collective over the ranks that `exchange` connects. Throws Error on all ranks if one of them has no
   // usable provider, and InvalidArgument if they have different ones.
-  static std::unique_ptr<OfiTransport> create(int rank, int world, const Exchange& exchange);
+  static std::unique_ptr<OfiTransport> create(int rank, int world, const Exchange& exchange,
+                                              const ofi::Wish& wish);
+  // The same if a card makes that faster than sockets. Otherwise null on all ranks, after one exchange.
+  static std::unique_ptr<OfiTransport> create_if_faster(int rank, int world, const Exchange& exchange,
+                                                        ofi::Wish wish, std::string& why_not);
+  // What the environment asks for.
+  static ofi::Wish wish_by_environment();
   ~OfiTransport() override;
 
-  std::string way() const override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
-    return create(rank, world, exchange);
+    return create(rank, world, exchange, wish_);
   }
 
  protected:
@@ -85,7 +90,10 @@ class OfiTransport : public TcpTransport {
     Clock::time_point since;
   };
 
-  OfiTransport(int rank, int world, Settings settings, std::unique_ptr<ofi::Device> device);
+  OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish,
+               std::unique_ptr<ofi::Device> device);
+  static std::unique_ptr<OfiTransport> create_with(std::unique_ptr<ofi::Device> device, int rank, int world,
+                                                   const Exchange& exchange, const ofi::Wish& wish);
 
   void greet_neighbours();
 
@@ -108,6 +116,7 @@ class OfiTransport : public TcpTransport {
   void try_again();
   void finish(Operation& operation, std::size_t bytes);
   void failed(Operation& operation, const std::string& why);
+  static bool arrived_intact(const Tail& tail, const void* data, std::size_t bytes);
   Buffer* frame_came(Buffer* buffer, std::size_t bytes);
   void bulk_comes(int peer, const Tail& tail);
   bool look_a_while(Lock& lock, Clock::duration limit);
@@ -120,7 +129,7 @@ class OfiTransport : public TcpTransport {
   bool all_have_left() const;
   void shut();
 
-  const std::string provider_;    // in words
+  const ofi::Wish wish_;
   const std::size_t slot_bytes_;  // of the longest frame that goes with its header
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Operation>> operations_;
@@ -128,6 +137,8 @@ class OfiTransport : public TcpTransport {
   std::vector<Operation*> late_;
   bool some_wait_ = false;  // frames that the provider did not take
   bool in_trouble_ = false;
+  int damaged_from_ =
+      -1;  // the rank whose frame was damaged, until that is reported, which closes the device
   unsigned looks_ = 0;
   std::atomic<bool> interrupted_{false};
   std::unique_ptr<ofi::Device> device_;  // null once it is over; uses the operations

@@ -133,7 +133,33 @@ const auto fastest = has_instruction() ? by_instruction : by_table;
 constexpr auto fastest = by_table;
 #endif
 
+std::uint32_t checksum_of(FrameHeader header) {
+  header.header_check = 0;
+  header.check = 0;
+  return crc32c(0, &header, sizeof header);
+}
+
+std::uint16_t header_check_of(std::uint32_t checksum, std::uint32_t check) {
+  const std::uint32_t of_both = crc32c(checksum, &check, sizeof check);
+  return static_cast<std::uint16_t>(of_both ^ of_both >> 16);
+}
+
 }  // namespace
+
+void seal(FrameHeader& header, const void* data) {
+  const std::uint32_t checksum = checksum_of(header);
+  header.check = crc32c(checksum, data, header.bytes);
+  header.header_check = header_check_of(checksum, header.check);
+}
+
+bool is_intact(const FrameHeader& header, std::uint32_t& checksum) {
+  checksum = checksum_of(header);
+  return header.header_check == header_check_of(checksum, header.check);
+}
+
+bool is_intact(const FrameHeader& header, const void* data) {
+  return crc32c(checksum_of(header), data, header.bytes) == header.check;
+}
 
 std::uint32_t crc32c(std::uint32_t before, const void* data, std::size_t bytes) {
   return ~fastest(~before, static_cast<const std::uint8_t*>(data), bytes);

@@ -20,18 +20,6 @@ constexpr std::size_t most_frames = 32;  // and frames
 // A frame that differs from what was sent.
 struct Damaged {};
 
-std::uint32_t checksum_of(FrameHeader header) {
-  header.header_check = 0;
-  header.check = 0;
-  return crc32c(0, &header, sizeof header);
-}
-
-// No field of a header can be trusted before the header has been checked, least of all its length.
-std::uint16_t header_check_of(std::uint32_t checksum, std::uint32_t check) {
-  const std::uint32_t of_both = crc32c(checksum, &check, sizeof check);
-  return static_cast<std::uint16_t>(of_both ^ of_both >> 16);
-}
-
 bool is_for_later(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
@@ -49,7 +37,7 @@ void Stream::fill() {
   Outgoing frame;
   while (!retired_ && queued_ < write_ahead_ && writing_.size() < most_frames &&
          frames_.outbox.take(peer_, frame, longest_)) {
-    if (membership_.guard == Guard::checksums) seal(frame);
+    if (membership_.guard == Guard::checksums) seal(frame.header, frame.data);
     writing_.push_back(frame);
     queued_ += sizeof frame.header + frame.header.bytes;
   }
@@ -99,12 +87,6 @@ void Stream::account(std::size_t bytes) {
     writing_.pop_front();
     frames_.written(peer_, frame);
   }
-}
-
-void Stream::seal(Outgoing& frame) const {
-  const std::uint32_t checksum = checksum_of(frame.header);
-  frame.header.check = crc32c(checksum, frame.data, frame.header.bytes);
-  frame.header.header_check = header_check_of(checksum, frame.header.check);
 }
 
 void Stream::hold_little() {
@@ -201,10 +183,7 @@ void Stream::unpack() {
 void Stream::begin_frame() {
   std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
   inbox_begin_ += sizeof header_;
-  if (membership_.guard == Guard::checksums) {
-    check_ = checksum_of(header_);
-    if (header_.header_check != header_check_of(check_, header_.check)) throw Damaged();
-  }
+  if (membership_.guard == Guard::checksums && !is_intact(header_, check_)) throw Damaged();
   const bool has_text = header_.kind >= FrameKind::status || header_.kind == FrameKind::message;
   if (header_.kind > FrameKind::endpoint || (!has_text && header_.bytes > 0)) {
     throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +

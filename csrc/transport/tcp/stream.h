@@ -141,7 +141,6 @@ class Stream {
   void end_frame();
   void fill();
   void account(std::size_t bytes);
-  void seal(Outgoing& frame) const;
   void land(std::size_t bytes);
 
   Descriptor socket_;

@@ -140,7 +140,8 @@ bool TcpTransport::serve(Stream& stream) {
   }
   if (stream.proved() && stream.broken().empty()) {
     moved |= stream.read(read_at_once);
-    if (stream.damage() != Stream::Damage::none) report_damage(stream);
+    if (stream.damage() == Stream::Damage::here) report_damage(rank, stream.peer());
+    if (stream.damage() == Stream::Damage::there) report_damage(stream.peer(), rank);
     if (stream.blocked() || frames_.outbox.has_frames(stream.peer())) {
       stream.unblock();
       if (stream.purpose() == Purpose::frames) moved |= stream.write();
@@ -195,10 +196,8 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
   return moved;
 }
 
-void TcpTransport::report_damage(const Stream& stream) {
+void TcpTransport::report_damage(int receiver, int sender) {
   if (control_.have_ended()) return;
-  const bool here = stream.damage() == Stream::Damage::here;
-  const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
   control_.end_all(Failure(
       Cause::damaged, -1,
       "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +

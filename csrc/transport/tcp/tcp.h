@@ -57,6 +57,9 @@ class TcpTransport : public RemoteTransport {
   void start();
   // Lets progress() wait for this descriptor to become readable, too.
   void watch(int descriptor);
+  // Whether frames carry checksums.
+  bool checks_frames() const { return settings_.membership.guard == Guard::checksums; }
+  void report_damage(int receiver, int sender);
   // Before the end: all bytes arrive, if the peers can be reached.
   virtual void see_off(Lock& lock);
 
@@ -119,7 +122,6 @@ class TcpTransport : public RemoteTransport {
   void share_among_streams(Stream& stream);
   int streams_wanted(Link& link);
   std::size_t not_there_yet() const;
-  void report_damage(const Stream& stream);
   void begin_anew();
   void close_descriptors();
   void close_in_child();

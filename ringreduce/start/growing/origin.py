@@ -64,11 +64,10 @@ class Origin:
     def terms(self, fingerprint: str) -> Terms:
         from ringreduce.start.growing.door import Terms
 
-        wanted = self.transport or os.environ.get("RINGREDUCE_TRANSPORT", "") or "auto"
         by_environment = os.environ.get("RINGREDUCE_REPRODUCIBLE") == "1"
         return Terms(
             version=__version__,
-            transport="shm+tcp" if wanted == "auto" else wanted,
+            transport=self.transport or os.environ.get("RINGREDUCE_TRANSPORT", "") or "auto",
             reproducible=by_environment if self.reproducible is None else self.reproducible,
             encrypt=self.encrypts(),
             checksums=os.environ.get("RINGREDUCE_TCP_CHECK") == "1",

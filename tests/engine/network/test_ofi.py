@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -15,29 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fabric import FAILING, PROGRAMS, ROOT, needs_headers, said
 from rank import collectives
 
 import ringreduce
 from tests.conftest import needs_libfabric, slowly
 from tests.processes import metronome, within
 
-ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = Path(__file__).with_name("programs")
-HEADERS = Path("/usr/include/rdma/fabric.h")
-
-needs_headers = pytest.mark.skipif(not HEADERS.exists(), reason="libfabric's headers are not installed")
 pytestmark = needs_libfabric
-
-FAILING = """
-import sys
-import numpy as np
-import ringreduce
-try:
-    with ringreduce.init(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], transport="ofi", timeout=20) as comm:
-        print(comm.transport, comm.all_reduce(np.ones(1))[0])
-except (ringreduce.Error, ValueError) as error:
-    print(error)
-"""
 
 HANDLERS = """
 import ctypes
@@ -54,33 +38,6 @@ before = [handler(number) for number in numbers]
 
 def over(transport, function, ranks, *args, **options):
     return ringreduce.run(function, ranks, *args, transport=transport, timeout=60, **options)
-
-
-def said(*variables, program=FAILING):
-    """What each of so many ranks prints, with these variables."""
-    place = secrets.token_hex(8)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), str(len(variables)), place],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **own}, stdout=subprocess.PIPE, text=True,
-        )
-        for rank, own in enumerate(variables)
-    ]  # fmt: skip
-    return [process.communicate(timeout=60)[0].strip() for process in ranks]
-
-
-@pytest.fixture(scope="session")
-def shim(tmp_path_factory):
-    """Variables with which a process finds a libfabric that pretends something."""
-    import ctypes
-
-    ctypes.CDLL("libfabric.so.1")
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    real = next(line.split()[-1] for line in maps if "/libfabric.so" in line)
-    folder = tmp_path_factory.mktemp("shim")
-    source, library = PROGRAMS / "libfabric_shim.c", folder / "libfabric.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", source, "-o", library, "-ldl"], check=True)
-    return lambda what: {"LD_LIBRARY_PATH": str(folder), "SHIM_REAL": real, "SHIM": what}
 
 
 @needs_headers
@@ -108,7 +65,8 @@ def test_the_log_says_which_provider(monkeypatch, capfd):
     monkeypatch.setenv("RINGREDUCE_OFI_DOMAIN", "lo")
     over("ofi", lambda comm: comm.barrier(), 2)
     assert re.search(
-        "and go through provider tcp.* of libfabric, domain lo", log := capfd.readouterr().err
+        "; messages go through provider tcp.* of libfabric, domain lo, no card: ",
+        log := capfd.readouterr().err,
     ), log
 
 
@@ -179,10 +137,16 @@ def test_what_providers_may_lack(what, shim):
         ("old", "rank 0: libfabric 1.5 is too old: install 1.9 or later"),
         ("tiny", "of libfabric sends only 1000 bytes at once, and 4096 are needed"),
         ("prefix", "of libfabric asks for more of a message than room for its context"),
+        (
+            "untagged",
+            "of libfabric compares fewer than 56 bits of a tag: choose another one (RINGREDUCE_OFI_PROVIDER)",
+        ),
+        ("unopenable", "(RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose others)"),
     ],
 )
 def test_what_providers_must_have(what, why, shim):
     for line in said(shim(what), shim(what)):
+        assert line.startswith("rank 0: "), line
         assert why in line, line
         assert "\n" not in line, line
 
@@ -195,6 +159,16 @@ def test_no_libfabric(tmp_path):
         assert line.endswith("install it (Debian: libfabric1), or choose transport tcp"), line
 
 
+def test_a_libfabric_without_a_function(tmp_path):
+    (tmp_path / "none.c").write_text("unsigned fi_version(void) { return 1 << 16 | 9; }")
+    library = tmp_path / "libfabric.so.1"
+    subprocess.run(["gcc", "-shared", tmp_path / "none.c", "-o", library], check=True)
+    for line in said({}, {"LD_LIBRARY_PATH": str(tmp_path)}):
+        assert line == (
+            "rank 1: libfabric.so.1 has no function fi_getinfo: install libfabric 1.9 or later, or choose transport tcp"
+        )
+
+
 @pytest.mark.parametrize(
     ("variables", "why"),
     [
@@ -203,10 +177,6 @@ def test_no_libfabric(tmp_path):
             "finds no provider nowhere with reliable tagged messages; those",
         ),
         ({"RINGREDUCE_OFI_DOMAIN": "nowhere"}, "finds no domain nowhere with reliable tagged messages"),
-        (
-            {"RINGREDUCE_TCP_CHECK": "1"},
-            "adds no checksums to what goes over the fabric: unset RINGREDUCE_TCP_CHECK",
-        ),
     ],
 )
 def test_settings_that_cannot_be_had(variables, why):
