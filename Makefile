@@ -11,6 +11,7 @@
 #   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
 #   make card-kit  builds what bench/gpu/visit.py needs to test and measure on a GPU (docs/gpu.md)
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
+#   make test-memory-model  herd7 checks the protocols of shared memory under the memory models of C++, ARM and x86
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
@@ -52,7 +53,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
@@ -138,6 +139,10 @@ test-slurm: fronts $(VENV)/.tools
 STEPS ?=
 test-arm64: $(VENV)/.build
 	@$(BIN)/python tests/arm64.py -j $(JOBS) $(if $(STEPS),--steps $(STEPS))
+
+# HERD7: the command, if it is not on the PATH. Debian's package is herdtools7, from Debian 13 on.
+test-memory-model: engine $(VENV)/.tools
+	@$(BIN)/python -m pytest tests/engine/memory_model
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 

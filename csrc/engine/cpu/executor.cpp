@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "transport/interface/orders.h"
+
 namespace ringreduce {
 namespace {
 
@@ -199,7 +201,7 @@ bool Executor::advance(Cursor& cursor) {
 
 // A peer whose call was aborted may have changed what it had lent, but only after it had said so.
 void Executor::check_what_was_read() {
-  std::atomic_thread_fence(std::memory_order_acquire);
+  std::atomic_thread_fence(order::lent_was_read);
   transport_.check();
 }
 

@@ -106,7 +106,7 @@ std::size_t MappedTransport::capacity_for(int world) {
 
 bool MappedTransport::has_slot(Out& o) {
   if (o.sent - o.known <= o.mask) return true;
-  o.known = o.acknowledged->load(std::memory_order_acquire);
+  o.known = o.acknowledged->load(order::room_seen);
   return o.sent - o.known <= o.mask;
 }
 
@@ -120,7 +120,7 @@ std::uint64_t MappedTransport::oldest_payload(int lane) {
   for (int peer = 0; peer < world; ++peer) {
     Out& o = out(lane, peer);
     if (o.sent == o.known) continue;
-    o.known = o.acknowledged->load(std::memory_order_acquire);
+    o.known = o.acknowledged->load(order::room_seen);
     for (std::uint32_t n = o.known; n != o.sent; ++n) {
       const std::uint64_t start = o.arena_start[n & o.mask];
       if (start == nothing) continue;
@@ -197,10 +197,10 @@ void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t 
     slot.bytes = static_cast<std::uint32_t>(bytes);
     slot.contract = contract;
     slot.kind = kind;
-    slot.distance = distance_[peer].load(std::memory_order_relaxed);
+    slot.distance = distance_[peer].load(order::relaxed);
     fill(slot);
     o.arena_start[index] = arena_start;
-    slot.sequence.store(++o.sent, std::memory_order_release);
+    slot.sequence.store(++o.sent, order::message_written);
     ring(peer);
   }
 }
@@ -247,7 +247,7 @@ bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::si
 bool MappedTransport::consumed(int lane, int peer, std::uint32_t sent) {
   Out& o = out(lane, peer);
   if (static_cast<std::int32_t>(o.known - sent) >= 0) return true;
-  o.known = o.acknowledged->load(std::memory_order_acquire);
+  o.known = o.acknowledged->load(order::room_seen);
   return static_cast<std::int32_t>(o.known - sent) >= 0;
 }
 
@@ -255,7 +255,7 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
   In& i = in(lane, peer);
   const Slot& slot = i.slots[i.received & i.mask];
   const bool arrived = sensing_[lane] ? sense_arrival(i, slot, peer)
-                                      : slot.sequence.load(std::memory_order_acquire) == i.received + 1;
+                                      : slot.sequence.load(order::message_seen) == i.received + 1;
   if (!arrived) return false;
   message.bytes = slot.bytes;
   message.contract = slot.contract;
@@ -285,7 +285,7 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
 
 void MappedTransport::release(int lane, int peer) {
   In& i = in(lane, peer);
-  i.acknowledge->store(++i.received, std::memory_order_release);
+  i.acknowledge->store(++i.received, order::message_read);
   // A sender that is ahead has written the next message, whose way to this core is long.
   __builtin_prefetch(&i.slots[i.received & i.mask]);
   ring(peer);
@@ -296,13 +296,13 @@ void MappedTransport::fill_broadcast_slot(const void* data, std::size_t bytes, s
   slot.bytes = static_cast<std::uint32_t>(bytes);
   slot.contract = contract;
   copy_small(slot.inlined, static_cast<const std::byte*>(data), bytes);
-  slot.sequence.store(told_, std::memory_order_release);
+  slot.sequence.store(told_, order::message_written);
   for (int peer = 0; peer < world; ++peer) ring(peer);
 }
 
 bool MappedTransport::read_broadcast_slot(int peer, Message& message) {
   const Slot& slot = layout_.told_by(segments_[0].get(), peer, told_);
-  if (slot.sequence.load(std::memory_order_acquire) != told_) return false;
+  if (slot.sequence.load(order::message_seen) != told_) return false;
   message.data = slot.inlined;
   message.bytes = slot.bytes;
   message.contract = slot.contract;
@@ -315,7 +315,7 @@ int MappedTransport::read_broadcast_slots(Peers peers, int first, std::size_t by
   int k = first;
   for (; k < static_cast<int>(peers.size()) && peers[k] >= 0; ++k) {
     const Slot& slot = told[peers[k]];
-    if (slot.sequence.load(std::memory_order_acquire) != told_ || slot.bytes != bytes ||
+    if (slot.sequence.load(order::message_seen) != told_ || slot.bytes != bytes ||
         slot.contract != contract) {
       break;
     }
@@ -329,23 +329,23 @@ int MappedTransport::read_broadcast_slots(Peers peers, int first, std::size_t by
 // it. A fence would cost every message what almost none needs.
 void MappedTransport::ring(int peer) {
   Doorbell& bell = doorbell(peer);
-  if (bell.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    bell.rung.fetch_add(1, std::memory_order_release);
+  if (bell.sleepers.load(order::sleepers_seen) != 0) [[unlikely]] {
+    bell.rung.fetch_add(1, order::rung);
     futex_wake(bell.rung);
   }
 }
 
 void MappedTransport::record(const Record& record) {
   Header& own = header(rank);
-  const std::uint32_t next = own.record_next.load(std::memory_order_relaxed);
+  const std::uint32_t next = own.record_next.load(order::relaxed);
   own.records[next % record_depth] = record;
-  own.histories[next % record_depth].store(record.history, std::memory_order_relaxed);
-  own.record_next.store(next + 1, std::memory_order_release);
+  own.histories[next % record_depth].store(record.history, order::history_written);
+  own.record_next.store(next + 1, order::call_recorded);
 }
 
 std::vector<Record> MappedTransport::records(int of_rank) {
   const Header& theirs = header(of_rank);
-  const std::uint32_t next = theirs.record_next.load(std::memory_order_acquire);
+  const std::uint32_t next = theirs.record_next.load(order::calls_seen);
   std::vector<Record> recent;
   for (std::uint32_t n = next < record_depth ? 0 : next - record_depth; n != next; ++n) {
     recent.push_back(theirs.records[n % record_depth]);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "transport/interface/orders.h"
 #include "transport/interface/transport.h"
 #include "transport/memory/channel.h"
 
@@ -32,7 +33,7 @@ class MappedTransport : public Transport {
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
   void begin_access() override;
-  void end_access() override { header(rank).accesses.fetch_sub(1, std::memory_order_release); }
+  void end_access() override { header(rank).accesses.fetch_sub(1, order::access_ended); }
   std::uint32_t sent(int lane, int peer) const override { return out(lane, peer).sent; }
   bool consumed(int lane, int peer, std::uint32_t sent) override;
   bool poll(int lane, int peer, Message& message) override;
@@ -47,15 +48,14 @@ class MappedTransport : public Transport {
   void sense(int lane, bool large) override { sensing_[lane] = large; }
   bool far(Peers peers) const override;
   // About the median of the ns that it takes to read a line that the peer has just written; 0 if unknown.
-  int distance_to(int peer) const { return distance_[peer].load(std::memory_order_relaxed); }
+  int distance_to(int peer) const { return distance_[peer].load(order::relaxed); }
 
   bool shares_core(int peer) const override {
-    return spins_ == 0 &&
-           doorbell(peer).core.load(std::memory_order_relaxed) == core_.load(std::memory_order_relaxed);
+    return spins_ == 0 && doorbell(peer).core.load(order::relaxed) == core_.load(order::relaxed);
   }
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override { ring(rank); }
-  bool closed(int peer) const override { return header(peer).closed.load(std::memory_order_acquire) != 0; }
+  bool closed(int peer) const override { return header(peer).closed.load(order::closed_seen) != 0; }
   void check() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;

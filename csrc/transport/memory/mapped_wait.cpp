@@ -69,14 +69,14 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 // reason remain the later one.
 bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
-  const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;
+  const bool arrived = slot.sequence.load(order::message_seen) == i.received + 1;
   const auto after = Clock::now();
   std::atomic<std::uint8_t>& known = distance_[peer];
   if (arrived && before - i.missed < lately) {
     const auto read = static_cast<int>(nanoseconds(after - before - clock_cost()).count());
-    known.store(corrected(known.load(std::memory_order_relaxed), read), std::memory_order_relaxed);
+    known.store(corrected(known.load(order::relaxed), read), order::relaxed);
   } else if (arrived && slot.distance != 0) {
-    known.store(slot.distance, std::memory_order_relaxed);
+    known.store(slot.distance, order::relaxed);
   }
   i.missed = arrived ? Clock::time_point() : after;
   return arrived;
@@ -86,7 +86,7 @@ bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
 // yield measure seldom.
 bool MappedTransport::far(Peers peers) const {
   const auto is_elsewhere = [&](int peer) { return !shares_core(peer); };
-  const auto is_far = [](const auto& ns) { return ns.load(std::memory_order_relaxed) > far_from; };
+  const auto is_far = [](const auto& ns) { return ns.load(order::relaxed) > far_from; };
   return std::any_of(peers.begin(), peers.end(), is_elsewhere) &&
          std::any_of(distance_.begin(), distance_.end(), is_far);
 }
@@ -99,7 +99,7 @@ bool MappedTransport::far(Peers peers) const {
 // them.
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const std::uint32_t round = backoff.rounds++;
-  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  const bool crowded = crowded_.load(order::relaxed);
   if (round < (crowded ? std::min(few_spins, spins_) : spins_)) {
     if (round < busy_polls) return false;
     if (round % look_every == 0) check();
@@ -125,31 +125,30 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     say_whom_we_wait_for(waiting_for < 0 ? -1 : name_of(waiting_for), now);
     check_peers(backoff, waiting_for);
   }
-  if (crowded && now > crowded_until_.load(std::memory_order_relaxed)) {
-    crowded_.store(false, std::memory_order_relaxed);
+  if (crowded && now > crowded_until_.load(order::relaxed)) {
+    crowded_.store(false, order::relaxed);
   }
   if (!backoff.sleepers && (crowded || now - backoff.since >= patience_ * sleep_after)) {
     // Peers ring from now on. The caller looks once more before the first sleep.
     Doorbell& bell = doorbell(rank);
     backoff.sleepers = &bell.sleepers;
-    bell.sleepers.fetch_add(1);
-    backoff.armed = bell.rung.load();
+    bell.sleepers.fetch_add(1, order::asleep);
+    backoff.armed = bell.rung.load(order::armed);
   }
   return true;
 }
 
 // Whether some rank has not begun this rank's current call.
 bool MappedTransport::a_peer_is_late() const {
-  const std::uint32_t mine = header(rank).record_next.load(std::memory_order_relaxed);
+  const std::uint32_t mine = header(rank).record_next.load(order::relaxed);
   for (int peer = 0; peer < world; ++peer) {
-    if (header(peer).record_next.load(std::memory_order_relaxed) < mine) return true;
+    if (header(peer).record_next.load(order::relaxed) < mine) return true;
   }
   return false;
 }
 
 bool MappedTransport::runs_elsewhere(int peer) const {
-  return !shares_core(peer) &&
-         !(facts_.oversubscribed && doorbell(peer).away.load(std::memory_order_relaxed));
+  return !shares_core(peer) && !(facts_.oversubscribed && doorbell(peer).away.load(order::relaxed));
 }
 
 // Adds the time that this rank has run to that of its core, and returns the latter. Only one rank at a time
@@ -158,22 +157,21 @@ bool MappedTransport::runs_elsewhere(int peer) const {
 // written, it reads after a switch.
 std::atomic<std::int64_t>& MappedTransport::leave_core(Clock::time_point now) {
   std::atomic<std::int64_t>& ran =
-      header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
-  const auto running =
-      std::min<Clock::duration>(now - resumed_.load(std::memory_order_relaxed), long_absence);
-  ran.store(ran.load(std::memory_order_relaxed) + running / nanoseconds(1), std::memory_order_relaxed);
-  doorbell(rank).away.store(true, std::memory_order_relaxed);
+      header(0).busy[static_cast<unsigned>(core_.load(order::relaxed)) % cores_told].ran;
+  const auto running = std::min<Clock::duration>(now - resumed_.load(order::relaxed), long_absence);
+  ran.store(ran.load(order::relaxed) + running / nanoseconds(1), order::relaxed);
+  doorbell(rank).away.store(true, order::relaxed);
   return ran;
 }
 
 void MappedTransport::back_on_core(Clock::time_point now) {
   Doorbell& own = doorbell(rank);
-  own.away.store(false, std::memory_order_relaxed);
-  resumed_.store(now, std::memory_order_relaxed);
+  own.away.store(false, order::relaxed);
+  resumed_.store(now, order::relaxed);
   const int core = sched_getcpu();
-  if (core != core_.load(std::memory_order_relaxed)) {
-    core_.store(core, std::memory_order_relaxed);
-    own.core.store(core, std::memory_order_relaxed);
+  if (core != core_.load(order::relaxed)) {
+    core_.store(core, order::relaxed);
+    own.core.store(core, order::relaxed);
   }
 }
 
@@ -182,30 +180,30 @@ void MappedTransport::back_on_core(Clock::time_point now) {
 Clock::duration MappedTransport::give_way() {
   const auto before = Clock::now();
   std::atomic<std::int64_t>& ran = leave_core(before);
-  const std::int64_t told = ran.load(std::memory_order_relaxed);
+  const std::int64_t told = ran.load(order::relaxed);
   sched_yield();
   const auto after = Clock::now();
   back_on_core(after);
-  const int known = absences_.load(std::memory_order_relaxed);
+  const int known = absences_.load(order::relaxed);
   if (after - before >= long_absence &&
-      after - before - nanoseconds(ran.load(std::memory_order_relaxed) - told) >= long_absence) [[unlikely]] {
+      after - before - nanoseconds(ran.load(order::relaxed) - told) >= long_absence) [[unlikely]] {
     const int found = known + (facts_.oversubscribed && a_peer_is_late() ? explained_absence : absence);
-    absences_.store(std::min(found, most_absences), std::memory_order_relaxed);
+    absences_.store(std::min(found, most_absences), order::relaxed);
     if (found >= (facts_.oversubscribed ? many_absences : absence)) crowded(after);
   } else if (known > 0) {
-    absences_.store(known - 1, std::memory_order_relaxed);
+    absences_.store(known - 1, order::relaxed);
   }
   return after - before;
 }
 
 // Longer each time that crowding returns soon.
 void MappedTransport::crowded(Clock::time_point now) {
-  const auto last = crowded_span_.load(std::memory_order_relaxed);
-  const bool soon = now - crowded_until_.load(std::memory_order_relaxed) < last;
+  const auto last = crowded_span_.load(order::relaxed);
+  const bool soon = now - crowded_until_.load(order::relaxed) < last;
   const auto span = soon ? std::min<Clock::duration>(2 * last, crowded_at_most) : crowded_for;
-  crowded_span_.store(span, std::memory_order_relaxed);
-  crowded_until_.store(now + span, std::memory_order_relaxed);
-  crowded_.store(true, std::memory_order_relaxed);
+  crowded_span_.store(span, order::relaxed);
+  crowded_until_.store(now + span, order::relaxed);
+  crowded_.store(true, order::relaxed);
 }
 
 void MappedTransport::sleep(Backoff& backoff) {
@@ -215,7 +213,7 @@ void MappedTransport::sleep(Backoff& backoff) {
   const auto longest = std::chrono::duration_cast<microseconds>(backoff.longest_sleep);
   leave_core(before);  // ranks that still yield would otherwise take this one for another program
   futex_wait(bell.rung, backoff.armed, std::min(std::max(waited / 4, microseconds(500)), longest));
-  backoff.armed = bell.rung.load(std::memory_order_acquire);
+  backoff.armed = bell.rung.load(order::armed);
   const auto after = Clock::now();
   back_on_core(after);
   backoff.away += after - before;
@@ -239,25 +237,25 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
 // begun.
 void MappedTransport::check_agreement() {
   const Header& own = header(rank);
-  const std::uint32_t mine = own.record_next.load(std::memory_order_acquire);
+  const std::uint32_t mine = own.record_next.load(order::calls_seen);
   for (int peer = 0; peer < world; ++peer) {
     const Header& other = header(peer);
-    const std::uint32_t theirs = other.record_next.load(std::memory_order_acquire);
+    const std::uint32_t theirs = other.record_next.load(order::calls_seen);
     const std::uint32_t common = std::min(mine, theirs);
     if (common == 0) continue;
     const std::uint32_t place = (common - 1) % record_depth;
-    const std::uint64_t here = own.histories[place].load(std::memory_order_relaxed);
-    const std::uint64_t there = other.histories[place].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    const std::uint64_t here = own.histories[place].load(order::relaxed);
+    const std::uint64_t there = other.histories[place].load(order::relaxed);
+    std::atomic_thread_fence(order::history_seen);
     // A later call may have overwritten either by now.
-    const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
-                                          other.record_next.load(std::memory_order_relaxed));
+    const std::uint32_t latest =
+        std::max(own.record_next.load(order::relaxed), other.record_next.load(order::relaxed));
     if (here != there && latest - common < record_depth - 1) throw Disagreement{name_of(peer)};
   }
 }
 
 void MappedTransport::check() {
-  const std::uint64_t word = header(rank).aborted.load(std::memory_order_acquire);
+  const std::uint64_t word = header(rank).aborted.load(order::abort_seen);
   if (word != 0) [[unlikely]]
     hear_abort(word);
   fate().check();
@@ -279,7 +277,7 @@ void MappedTransport::hear_abort(std::uint64_t word) {
 void MappedTransport::abort(const Failure& found) {
   const Failure failure = fate().fail(found);
   Header& own = header(rank);
-  std::uint64_t word = own.aborted.load();
+  std::uint64_t word = own.aborted.load(order::abort_seen);
   if (word == 0) {
     std::string reason = failure.what();
     reason.resize(std::min(reason.size(), sizeof own.reason - 1));
@@ -288,8 +286,8 @@ void MappedTransport::abort(const Failure& found) {
   }
   for (int peer = 0; peer < world; ++peer) {
     std::uint64_t none = 0;
-    header(peer).aborted.compare_exchange_strong(none, word);
-    doorbell(peer).rung.fetch_add(1);
+    header(peer).aborted.compare_exchange_strong(none, word, order::abort_told);
+    doorbell(peer).rung.fetch_add(1, order::rung);
     futex_wake(doorbell(peer).rung);
   }
   await_accesses();
@@ -298,8 +296,8 @@ void MappedTransport::abort(const Failure& found) {
 // Either this rank sees the abort word, or the rank that has written the word sees this access.
 void MappedTransport::begin_access() {
   Header& own = header(rank);
-  own.accesses.fetch_add(1);
-  if (own.aborted.load() == 0) [[likely]]
+  own.accesses.fetch_add(1, order::access_begun);
+  if (own.aborted.load(order::abort_seen_by_access) == 0) [[likely]]
     return;
   end_access();
   check();
@@ -309,10 +307,12 @@ void MappedTransport::await_accesses() {
   const auto start = Clock::now();
   for (int peer = 0; peer < world; ++peer) {
     if (peer == rank) continue;
-    while (header(peer).accesses.load() != 0 && alive(peer) && Clock::now() - start < longest_access()) {
+    while (header(peer).accesses.load(order::accesses_seen) != 0 && alive(peer) &&
+           Clock::now() - start < longest_access()) {
       std::this_thread::yield();
     }
   }
+  std::atomic_thread_fence(order::abort_is_out);
 }
 
 // --- the agreement on survivors --------------------------------------------------------------------------
@@ -323,16 +323,16 @@ void MappedTransport::show(const Board& board) {
   }
   const std::string text = packed(board);
   SharedBoard& own = header(rank).board;
-  const std::uint32_t version = own.version.load(std::memory_order_relaxed);
-  own.version.store(version + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  own.bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_relaxed);
+  const std::uint32_t version = own.version.load(order::relaxed);
+  own.version.store(version + 1, order::relaxed);
+  std::atomic_thread_fence(order::board_opened);
+  own.bytes.store(static_cast<std::uint32_t>(text.size()), order::relaxed);
   for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
     std::memcpy(&word, text.data() + at, std::min(sizeof word, text.size() - at));
-    own.words[at / sizeof word].store(word, std::memory_order_relaxed);
+    own.words[at / sizeof word].store(word, order::relaxed);
   }
-  own.version.store(version + 2, std::memory_order_release);
+  own.version.store(version + 2, order::board_written);
 }
 
 // Empty if the rank died while it wrote.
@@ -340,17 +340,16 @@ Board MappedTransport::board(int of_rank) {
   const SharedBoard& theirs = header(of_rank).board;
   std::string text;
   for (int tries = 0; tries < 1000; ++tries, relax()) {
-    const std::uint32_t before = theirs.version.load(std::memory_order_acquire);
+    const std::uint32_t before = theirs.version.load(order::board_seen);
     if (before == 0) return {};
     if (before % 2 == 1) continue;
-    text.assign(std::min<std::size_t>(theirs.bytes.load(std::memory_order_relaxed), sizeof theirs.words),
-                '\0');
+    text.assign(std::min<std::size_t>(theirs.bytes.load(order::relaxed), sizeof theirs.words), '\0');
     for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
-      const std::uint64_t word = theirs.words[at / sizeof word].load(std::memory_order_relaxed);
+      const std::uint64_t word = theirs.words[at / sizeof word].load(order::relaxed);
       std::memcpy(text.data() + at, &word, std::min(sizeof word, text.size() - at));
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (theirs.version.load(std::memory_order_relaxed) == before) {
+    std::atomic_thread_fence(order::board_read);
+    if (theirs.version.load(order::relaxed) == before) {
       return unpacked(text, world).value_or(Board());
     }
   }
@@ -366,19 +365,19 @@ void MappedTransport::await_boards(int waiting_for) {
 
 void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
   Doorbell& own = doorbell(rank);
-  own.waiting_for.store(name, std::memory_order_relaxed);
-  own.said.store(now, std::memory_order_relaxed);
+  own.waiting_for.store(name, order::relaxed);
+  own.said.store(now, order::said);
 }
 
 std::optional<int> MappedTransport::waits_for(int of_rank, Clock::duration lately) const {
   const Doorbell& theirs = doorbell(of_rank);
-  if (Clock::now() - theirs.said.load(std::memory_order_relaxed) > lately) return std::nullopt;
-  return theirs.waiting_for.load(std::memory_order_relaxed);
+  if (Clock::now() - theirs.said.load(order::said_seen) > lately) return std::nullopt;
+  return theirs.waiting_for.load(order::relaxed);
 }
 
 void MappedTransport::close() {
   if (disowned_) return;
-  header(rank).closed.store(1, std::memory_order_release);
+  header(rank).closed.store(1, order::all_sent);
   for (int peer = 0; peer < world; ++peer) ring(peer);
 }
 
