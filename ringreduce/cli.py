@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine, environment
+from ringreduce import _engine, cores, environment
 from ringreduce.build import facts as built
 from ringreduce.build import nccl_library
 from ringreduce.descriptors import drop_output
@@ -115,16 +115,30 @@ def explain(options: Namespace) -> int:
     if options.model is not None and options.transport != "shm":
         raise ValueError(f"--model predicts only for --transport shm, not {options.transport}")
     model = None if options.model is None else study("model").Model.load(options.model)
+    host = _topology(options.topology) if options.topology is not None else None
+    crowded = None if host is None else options.ranks > host.count
     for text in names(options.bytes):
         nbytes = byte_count(text)
         name, slice_bytes, _, reason = _engine.choose(
-            options.collective, nbytes, options.ranks, options.transport
+            options.collective, nbytes, options.ranks, options.transport, crowded
         )
         print(f"{options.collective} of {text} on {options.ranks} ranks over {options.transport}: {name}")
         print(f"  in slices of {slice_bytes} bytes; {reason}")
         if options.model is not None:
             print("\n".join(study("model.command").explain(nbytes, options, model)))
+    if host is not None:
+        print("\n".join(host.explain(options.ranks)))
     return 0
+
+
+def _topology(path: Path) -> cores.HostCores:
+    if path.is_dir():
+        return cores.of_folder(path)
+    try:
+        return cores.described(study("settings").load(path))
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from error
 
 
 def environment_here(options: Namespace) -> int:
@@ -334,6 +348,12 @@ def parser() -> ArgumentParser:
         type=Path,
         metavar="FILE",
         help="a model from ringreduce fit: also predict each algorithm's time, over shm",
+    )
+    one.add_argument(
+        "--topology",
+        type=Path,
+        metavar="FILE",
+        help="the cores of another host, in TOML, or a folder with a copy of its /sys: also say where ranks run",
     )
     one.set_defaults(run=explain)
     one = commands.add_parser(

@@ -165,8 +165,8 @@ def main() -> None:
         mode, launches = in_shared_memory(options.launches)
     fitted, compared = medians(launches, "fitted"), medians(launches, "compared")
     place = "between" if options.tcp else "inside"
-    costs = fit_costs(fitted, os.cpu_count() or 1, place)
-    model = Model(made={}, cores=os.cpu_count() or 1, **{place: costs})
+    costs = fit_costs(fitted, _engine.usable_cores(), place)
+    model = Model(made={}, cores=_engine.usable_cores(), **{place: costs})
     plain = model.model_copy(update={place: costs.model_copy(update={"corrections": {}})})
     print(f"Mode: {mode}")
     for title, one in (("With corrections", model), ("Costs alone", plain)):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import IO, Any
 
+from ringreduce import cores
 from ringreduce.descriptors import above_standard, drop_output, with_standard_streams
 from ringreduce.start.launchers.again import NEWCOMER
 from ringreduce.start.orphans import end_with_parent
@@ -119,9 +120,9 @@ class _Ranks:
         self, local: int, mask: Iterable[int], newcomer: int | None = None
     ) -> subprocess.Popen[bytes]:
         job = self._job
-        cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // job.ranks if job.bind else 0
-        own = cores[local * share : (local + 1) * share]
+        host = cores.usable()
+        shares = host.shares(job.ranks) if job.bind else []
+        own = shares[local] if shares else []
         pipe = subprocess.PIPE if job.prefix else None
         parent = os.getpid()
         environment = {
@@ -129,7 +130,7 @@ class _Ranks:
             "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks), **_of_horovod(job, local),
         }  # fmt: skip
-        environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+        environment.setdefault("OMP_NUM_THREADS", str(host.threads(job.ranks) if job.bind else 1))
         environment.pop(NEWCOMER, None)
         if newcomer is not None:
             environment[NEWCOMER] = str(newcomer)

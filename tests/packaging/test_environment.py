@@ -20,9 +20,10 @@ def read_by_code():
                 continue
             for variable in re.findall(r'"(RINGREDUCE_[A-Z_0-9]+)"', file.read_text(encoding="utf-8")):
                 found.setdefault(variable, name)
-    of_tests = environment.OF_TESTS  # prefixes
     return {
-        name: where for name, where in found.items() if name not in MACROS and not name.startswith(of_tests)
+        name: where
+        for name, where in found.items()
+        if name not in MACROS and not name.startswith(environment.OF_TESTS)
     }
 
 

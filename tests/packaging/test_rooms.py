@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "ringreduce"
 GROUND = [
     "_engine",
     "annotations",
+    "cores",
     "descriptors",
     "doors",
     "environment",

@@ -1,12 +1,11 @@
 #include "engine/planning/tuned.h"
 
-#include <unistd.h>
-
 #include <cctype>
 #include <fstream>
 #include <sstream>
 
 #include "engine/planning/description.h"
+#include "transport/interface/cores.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
@@ -61,7 +60,7 @@ std::string tuning_file() {
   if (folder.empty() && !cache.empty()) folder = cache + "/ringreduce";
   if (folder.empty() && !home.empty()) folder = home + "/.cache/ringreduce";
   if (folder.empty()) return "";
-  const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
+  const std::string cores = std::to_string(cores_of_host());
   static const std::string kind = processor();  // constant, and slow to read on machines with many cores
   return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(kind + " " + cores + " cores") + ".tuning";
 }

@@ -7,7 +7,7 @@
 #include "engine/planning/planner.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/schedule_caster.h"
-#include "transport/interface/wait.h"
+#include "transport/interface/cores.h"
 #include "transport/memory/probe.h"
 #include "transport/tcp/checksum.h"
 #include "transport/tcp/stream.h"
@@ -54,7 +54,10 @@ void bind_measuring(nb::module_& m) {
       "Returns the version and the protocol, which ranks compare when they meet.");
   m.def(
       "usable_cores", [] { return usable_cores().count(); },
-      "Returns the number of cores that this process may use.");
+      "Returns the number of cores that this process may use: no more than the container's limit.");
+  m.def(
+      "core_quota", [] { return usable_cores().quota; },
+      "Returns the container's limit in cores, rounded up; 0 if there is none.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
         "Returns the CRC-32C of data, continuing from `before`, the checksum of the bytes in front of it.");
   m.def(

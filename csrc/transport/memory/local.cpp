@@ -4,8 +4,8 @@
 
 #include <new>
 
+#include "transport/interface/cores.h"
 #include "transport/interface/exchange.h"
-#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {

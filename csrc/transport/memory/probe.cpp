@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "transport/interface/thread.h"
-#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {

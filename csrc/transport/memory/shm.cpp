@@ -10,8 +10,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "transport/interface/cores.h"
 #include "transport/interface/exchange.h"
-#include "transport/interface/wait.h"
 #include "transport/memory/block_pool.h"
 
 namespace ringreduce {

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <set>
 
+#include "transport/interface/cores.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
-#include "transport/interface/wait.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/tls.h"
 

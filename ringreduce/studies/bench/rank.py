@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ringreduce import cores
 from ringreduce.communicator import Communicator
 from ringreduce.start.bootstrap import init
 from ringreduce.studies.bench.facts import host_facts, interfaces
@@ -93,8 +94,7 @@ def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]
     peers, leave = _join_peers(comm, task.peers)
     if task.bind:
         # The ranks are bound only now, so that threads that the peers have started may use every core.
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+        cores.bind(comm.rank)
     own_cores = sorted(os.sched_getaffinity(0))
     facts = {**facts, **host_facts(own_cores), "rank_cores": own_cores}
     advance, finish = _progress(task.cells() if comm.rank == 0 else 0)

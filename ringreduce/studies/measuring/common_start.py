@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
+from ringreduce import _engine
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.problem import Array
@@ -38,11 +40,17 @@ class Start:
         self.clock = clock
         self._comm, self._room = comm, np.zeros(1)
         self.slack = 1e-4
-        cores: list[set[int]] = comm.all_gather_object(os.sched_getaffinity(0))
-        self.first = [
-            (ranks, min(len(ranks), len(set.union(*(cores[r] for r in ranks))))) for ranks in comm.hosts
-        ]
+        found: list[tuple[set[int], int]] = comm.all_gather_object(
+            (os.sched_getaffinity(0), _engine.core_quota())
+        )
+        self.first = [(ranks, self._busy_at_once([found[r] for r in ranks])) for ranks in comm.hosts]
         self.crowded = any(count < len(ranks) for ranks, count in self.first)
+
+    @staticmethod
+    def _busy_at_once(found: Sequence[tuple[set[int], int]]) -> int:
+        """Returns how many ranks of a host can run at the same time, given the cores and the limit of each."""
+        quotas = [quota for _, quota in found if quota]
+        return min(len(found), len(set.union(*(cores for cores, _ in found))), *quotas)
 
     def agree(self) -> tuple[float, float]:
         """Agrees on an instant, and returns it on this rank's clock. Every rank calls it when it is ready.

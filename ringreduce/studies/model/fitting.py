@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from ringreduce import _engine
+from ringreduce import _engine, cores
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
@@ -79,10 +79,10 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
     """
     if comm.size < 2:
         raise ValueError("comm: fitting a model needs 2 or more ranks, and there is only 1")
-    cores = os.cpu_count() or 1
+    count = _engine.usable_cores()
     made = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": f"{platform.processor() or platform.machine()}, {cores} cores",
+        "machine": f"{platform.processor() or platform.machine()}, {count} cores",
         "transport": comm.transport,
         "exchange_ns": str(_engine.probe_exchange()),
         "ranks": " + ".join(str(len(ranks)) for ranks in comm.hosts),
@@ -93,8 +93,8 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
     for place, members in groups.items():
         points = _measured(comm, members, sizes or SIZES[place], budget)
         if points and comm.rank == 0:
-            found[place] = fit_costs(points, cores, place)
-    own = Model(made=made, cores=cores, **found) if comm.rank == 0 else None
+            found[place] = fit_costs(points, count, place)
+    own = Model(made=made, cores=count, **found) if comm.rank == 0 else None
     model: Model = comm.broadcast_object(own)
     return model
 
@@ -117,8 +117,7 @@ def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], 
 def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
     """Binds the ranks of a host to its cores in turn, as ringreduce bench does, while the context is open."""
     usable = os.sched_getaffinity(0)
-    cores = sorted(usable)
-    os.sched_setaffinity(0, {cores[comm.local_rank % len(cores)]})
+    cores.bind(comm.local_rank)
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -152,7 +151,7 @@ class _Tuner:
 
     def _usual(self, collective: str, size: int) -> Candidate:
         """Returns what "auto" chooses without a table."""
-        crowded = self._comm.size > (os.cpu_count() or 1)
+        crowded = self._comm.size > _engine.usable_cores()
         return Candidate(
             *_engine.choose(collective, size, self._comm.size, self._comm.transport, crowded)[:3]
         )
@@ -237,7 +236,7 @@ def table(choices: Choices, transport: str) -> list[str]:
     """
     rows = []
     for (collective, world), by_size in sorted(choices.items()):
-        crowded = int(world > (os.cpu_count() or 1))
+        crowded = int(world > _engine.usable_cores())
         sizes = sorted(by_size)
         for size, following in zip(sizes, [*sizes[1:], None], strict=True):
             one = by_size[size]

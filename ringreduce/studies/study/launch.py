@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ringreduce import cores
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
@@ -72,8 +72,7 @@ def measure_all(comm: Communicator, blocks: Sequence[TrialBlock], seconds: float
         bind: Whether to bind the ranks to the cores in turn. Otherwise they stay where the launcher put them.
     """
     if bind:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+        cores.bind(comm.rank)
     clock = Clock(comm)
     start = Start(comm, clock)
     found = Found(comm.transport, clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts))

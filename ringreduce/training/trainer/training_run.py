@@ -14,6 +14,7 @@ import torch
 import torch._dynamo  # optimizers import it, which takes seconds; here it is imported once, before ranks are forked
 
 import ringreduce
+from ringreduce import cores
 from ringreduce.start.launchers import is_newcomer, launched
 from ringreduce.training import elastic
 from ringreduce.training.elastic.runs import Run
@@ -141,10 +142,10 @@ def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
     )
 
 
-def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
+def _sharing(comm: ringreduce.Communicator, numbers: list[int]) -> int:
     """Returns how many ranks of this host may run on these cores. Some launchers give each rank its own cores."""
     mine = np.zeros(MOST_CORES, "uint8")
-    mine[cores] = 1
+    mine[numbers] = 1
     here = comm.all_gather(mine).reshape(comm.size, -1)[comm.hosts[comm.host]]
     return int((here & mine).any(axis=1).sum())
 
@@ -165,11 +166,12 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
     known = launched(os.environ)
 
     def on_rank(comm: ringreduce.Communicator) -> Any:
-        cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // (_siblings() or _sharing(comm, cores))
-        if known is None and share:  # ranks that migrate between cores disturb each other
-            os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
-        torch.set_num_threads(config.fixed_threads or max(share, 1))
+        host = cores.usable()
+        ranks = _siblings() or _sharing(comm, [one.number for one in host.cores])
+        shares = host.shares(ranks)
+        if known is None and shares:  # ranks that migrate between cores disturb each other
+            os.sched_setaffinity(0, shares[comm.rank])
+        torch.set_num_threads(config.fixed_threads or host.threads(ranks))
         return function(comm, config, *args)
 
     optimizer_class(config)  # imported here once, before ranks are forked

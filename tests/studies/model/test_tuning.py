@@ -135,7 +135,7 @@ def test_a_file_that_is_not_there(monkeypatch, tmp_path):
 def test_rows_of_choices():
     one, other = tuning.Candidate("one_shot", 64 << 10, 1), tuning.Candidate("two_shot", 256 << 10, 2)
     choices = {("all_reduce", 2): {64: one, 512: one, 4096: other, 8192: other}}
-    rest, crowded = tuning.REST, int((os.cpu_count() or 1) < 2)
+    rest, crowded = tuning.REST, int(_engine.usable_cores() < 2)
     assert tuning.table(choices, "shm") == [
         f"all_reduce shm 2 {crowded} 512 one_shot 65536 1",
         f"all_reduce shm 2 {crowded} {rest} two_shot 262144 2",

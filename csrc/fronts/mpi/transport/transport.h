@@ -15,7 +15,7 @@
 
 #include "fronts/mpi/transport/home.h"
 #include "fronts/mpi/transport/library.h"
-#include "transport/interface/wait.h"
+#include "transport/interface/cores.h"
 #include "transport/remote/remote.h"
 #include "transport/tcp/addresses.h"
 

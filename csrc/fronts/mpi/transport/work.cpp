@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fronts/mpi/transport/transport.h"
+#include "transport/interface/wait.h"
 
 namespace ringreduce::mpi {
 namespace {
