@@ -45,7 +45,7 @@ def _other_order(me):
 
 
 def _other_transport(me):
-    said = r"transport must be the same: it is 'shm\+tcp' in the group, 'shm' in the newcomer"
+    said = "transport must be the same: it is 'auto' in the group, 'shm' in the newcomer"
     _refused(me, said, transport="shm")
 
 
