@@ -44,7 +44,7 @@ void Executor::start(const Task& task) {
   in_flight_ = running_ = static_cast<int>(std::min<std::size_t>(plan.lanes, plan.geometry.slices));
   const std::size_t temp = program.uses_temp ? in_lines(plan.geometry.temp_bytes(program.schedule)) : 0;
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
-  if (temp_.size() < each * in_flight_) temp_.resize(each * in_flight_);
+  make_room(temp_, each * in_flight_);
   const bool fetches = !copies_without_fetching();
   may_stream_ = fetches && task_.bytes >= past_cache_from;
   const bool senses =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -50,8 +51,8 @@ class Executor {
   }
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
-  // Bytes of temporary memory that the executor holds.
-  std::size_t temp_bytes() const { return temp_.size() * sizeof(Line) + decoded_.size(); }
+  // Bytes of temporary memory that the executor holds. Callable from any thread.
+  std::size_t temp_bytes() const { return temp_bytes_.load(std::memory_order_relaxed); }
 
  private:
   // From this size on, a message to far peers is written past the cache.
@@ -91,6 +92,12 @@ class Executor {
     std::size_t copied = ~std::size_t{0};  // bytes from which it is copied from the sum
   };
 
+  template <class T>
+  void make_room(std::vector<T>& memory, std::size_t size) {
+    if (memory.size() >= size) return;
+    temp_bytes_.fetch_add((size - memory.size()) * sizeof(T), std::memory_order_relaxed);
+    memory.resize(size);
+  }
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
   bool readers_gone(const Cursor& cursor);
@@ -159,6 +166,7 @@ class Executor {
   Task task_;
   std::vector<Cursor> cursors_;
   std::vector<Line> temp_;
+  std::atomic<std::size_t> temp_bytes_{0};
   std::vector<Message> messages_;  // of the current step, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;      // [0]: this rank's own; then the message of a fused send

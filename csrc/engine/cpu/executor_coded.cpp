@@ -27,7 +27,7 @@ void in_pieces(std::size_t count, Visit visit) {
 void Executor::prepare_coded() {
   codec_ = codec_for(task_.plan->wire);
   const std::size_t pieces = static_cast<std::size_t>(transport_.world) + 1;
-  if (decoded_.size() < pieces * piece_bytes) decoded_.resize(pieces * piece_bytes);
+  make_room(decoded_, pieces * piece_bytes);
 }
 
 void Executor::fill_coded(const Cursor& cursor, const Action& action, std::byte* to) {

@@ -115,7 +115,7 @@ void Planner::know(std::vector<int> order, const Links& links) {
 
 // Drops the plans made with less knowledge.
 void Planner::forget() {
-  plans_ = Plans();
+  plans_.clear();
   uneven_ = {};
   programs_.clear();
   ways_.clear();

@@ -1,6 +1,7 @@
 // The plans of earlier calls, which later calls like them find again, in bounded memory.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <memory>
 #include <vector>
@@ -52,13 +53,18 @@ class Plans {
   // Drops all others if they take too much memory.
   Plan& add(const PlanKey& key, Plan plan) {
     const std::size_t more = sizeof(Kept) + plan.full.bytes() + plan.last_slice.bytes();
-    if (bytes_ + more > most_bytes) *this = Plans();
-    bytes_ += more;
+    if (bytes() + more > most_bytes) clear();
+    bytes_.store(bytes() + more, std::memory_order_relaxed);
     auto& first = places_[place(key)];
     first = std::make_unique<Kept>(Kept{key, std::move(first), std::move(plan)});
     return first->plan;
   }
-  std::size_t bytes() const { return bytes_; }
+  void clear() {
+    for (auto& first : places_) first.reset();
+    bytes_.store(0, std::memory_order_relaxed);
+  }
+  // Callable from any thread.
+  std::size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   // Large models have hundreds of sizes. A plan of a ring of 64 ranks takes 27 KB, so 300 of them are kept,
@@ -73,7 +79,7 @@ class Plans {
   static std::size_t place(const PlanKey& key) { return key.hash() >> (64 - place_bits); }
 
   std::vector<std::unique_ptr<Kept>> places_ = std::vector<std::unique_ptr<Kept>>(1 << place_bits);
-  std::size_t bytes_ = 0;
+  std::atomic<std::size_t> bytes_{0};
 };
 
 }  // namespace ringreduce
