@@ -6,6 +6,7 @@
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,7 +73,7 @@ std::optional<DType> dtype_of(PyArray_Descr* descr) {
   if (kind && !PyTypeNum_ISUSERDEF(descr->type_num)) {
     return common_dtype(*kind, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   }
-  static std::pair<PyTypeObject*, std::optional<DType>> last;  // of ml_dtypes, whose types stay
+  thread_local std::pair<PyTypeObject*, std::optional<DType>> last;  // of ml_dtypes, whose types stay
   if (last.first != descr->typeobj) {
     const nb::handle type(reinterpret_cast<PyObject*>(descr->typeobj));
     const auto name = nb::cast<std::string>(type.attr("__name__"));
@@ -95,13 +96,15 @@ ArrayView view_numpy(PyArrayObject* array, const char* argument, bool writable) 
 // True if the object is a torch.Tensor. Only a caller that has imported torch can have one; the class is
 // kept.
 bool is_tensor(nb::handle object) {
-  static PyObject* tensor = nullptr;
+  static std::atomic<PyObject*> known{nullptr};
+  PyObject* tensor = known.load(std::memory_order_acquire);
   if (!tensor) {
     const auto modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
     if (!modules.contains("torch")) return false;
     nb::object torch = modules["torch"];
     if (!nb::hasattr(torch, "Tensor")) return false;  // torch is being imported right now
     tensor = nb::object(torch.attr("Tensor")).release().ptr();
+    known.store(tensor, std::memory_order_release);
   }
   return PyObject_IsInstance(object.ptr(), tensor) == 1;
 }
@@ -114,31 +117,43 @@ struct DlpackTable {
   int (*describe)(void* array, nb::dlpack::dltensor* description);
 };
 
-// Of torch.Tensor itself and of torch.nn.Parameter; null if this version of torch has none. Other subclasses
-// may redefine everything.
-const DlpackTable* table_of(nb::handle tensor) {
-  static PyTypeObject* known[2] = {};
-  static const DlpackTable* of_known = nullptr;
-  PyTypeObject* const type = Py_TYPE(tensor.ptr());
-  if (type == known[0] || type == known[1]) return of_known;
-  if (known[0]) return nullptr;
+// torch.Tensor and torch.nn.Parameter, and their table; null if this version of torch has none.
+struct TensorClasses {
+  PyTypeObject *plain, *parameter;
+  const DlpackTable* table;
+};
+
+// Null while torch is being imported.
+const TensorClasses* find_classes() {
   const nb::object torch = nb::module_::import_("torch");
-  if (!nb::hasattr(torch, "nn")) return nullptr;  // torch is being imported right now
+  if (!nb::hasattr(torch, "nn")) return nullptr;
   const nb::object plain = torch.attr("Tensor"), parameter = torch.attr("nn").attr("Parameter");
   const nb::object capsule = nb::getattr(plain, "__dlpack_c_exchange_api__", nb::none());
   auto* found = static_cast<const DlpackTable*>(
       capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   while (found && found->major > 1) found = found->older;
-  of_known = found && found->describe ? found : nullptr;
-  known[1] = reinterpret_cast<PyTypeObject*>(nb::object(parameter).release().ptr());
-  known[0] = reinterpret_cast<PyTypeObject*>(nb::object(plain).release().ptr());
-  return table_of(tensor);
+  const auto kept = [](nb::object type) { return reinterpret_cast<PyTypeObject*>(type.release().ptr()); };
+  return new TensorClasses{kept(plain), kept(parameter), found && found->describe ? found : nullptr};
 }
+
+// Other subclasses may redefine everything.
+const DlpackTable* table_of(nb::handle tensor) {
+  static std::atomic<const TensorClasses*> known{nullptr};
+  const TensorClasses* classes = known.load(std::memory_order_acquire);
+  if (!classes) {
+    classes = find_classes();
+    if (!classes) return nullptr;
+    known.store(classes, std::memory_order_release);  // two threads at once may both have found them
+  }
+  PyTypeObject* const type = Py_TYPE(tensor.ptr());
+  return type == classes->plain || type == classes->parameter ? classes->table : nullptr;
+}
+
+PyObject* is_neg = nullptr;  // the method's name
 
 // Of a tensor in CPU memory, if the table can describe it. The other way takes a microsecond.
 std::optional<ArrayView> view_by_table(nb::handle tensor) {
-  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const DlpackTable* const table = table_of(tensor);
   if (!table) return std::nullopt;
   nb::dlpack::dltensor found{};
@@ -248,8 +263,9 @@ nb::object new_rows(nb::handle like, std::size_t count) {
   return made;
 }
 
-void import_numpy() {
-  if (_import_array() < 0) throw nb::python_error();
+void prepare_arrays() {
+  is_neg = PyUnicode_InternFromString("is_neg");
+  if (!is_neg || _import_array() < 0) throw nb::python_error();
 }
 
 }  // namespace ringreduce

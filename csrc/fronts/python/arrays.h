@@ -38,6 +38,6 @@ std::optional<Rows> rows_of(nanobind::handle array);
 nanobind::object new_rows(nanobind::handle array, std::size_t count);
 
 // Called once, when the module is initialised.
-void import_numpy();
+void prepare_arrays();
 
 }  // namespace ringreduce

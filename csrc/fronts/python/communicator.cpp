@@ -248,7 +248,7 @@ std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communic
 }  // namespace
 
 void bind_communicator(nb::module_& m) {
-  import_numpy();
+  prepare_arrays();
   bind_errors();
   const auto unlocked = nb::call_guard<WithoutGil>();
 

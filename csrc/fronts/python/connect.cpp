@@ -36,6 +36,7 @@ std::shared_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   std::optional<bool> encrypts;
   if (!encrypt.is_none()) encrypts = flag(encrypt, "encrypt");
   const Exchange call = [&](const std::string& blob) {
+    const WithGil locked;
     return or_stay([&] {
       std::vector<std::string> blobs;
       const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
@@ -46,11 +47,11 @@ std::shared_ptr<Communicator> connect(int rank, int world, const PythonExchange&
       return blobs;
     });
   };
+  const WithoutGil unlocked;
   auto communicator =
       std::make_shared<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
                                                        options.tuned ? options.tuned->digest : 0),
                                      options);
-  const WithoutGil unlocked;
   communicator->settle();
   return communicator;
 }

@@ -54,14 +54,11 @@ constexpr bool is_optional(int argument) {
   return argument != Argument::root && argument != Argument::op && argument != Argument::algorithm;
 }
 
+Arguments interned_names{};  // of the arguments
+
 // False if an argument is none of these. None stands for an optional argument that is not given.
 bool sort_arguments(std::uint32_t taken, PyObject* const* given, std::size_t count, PyObject* keywords,
                     Arguments& sorted) {
-  static const Arguments known = [] {
-    Arguments all{};
-    for (int i = 0; i < Argument::number; ++i) all[i] = PyUnicode_InternFromString(argument_names[i]);
-    return all;
-  }();
   int place = 0;
   for (std::size_t i = 0; i < count; ++i, ++place) {
     while (place < Argument::named && !(taken >> place & 1)) ++place;
@@ -72,7 +69,7 @@ bool sort_arguments(std::uint32_t taken, PyObject* const* given, std::size_t cou
   for (Py_ssize_t i = 0; i < named; ++i) {
     PyObject* const name = PyTuple_GetItem(keywords, i);
     int found = 0;
-    while (found < Argument::number && known[found] != name) ++found;
+    while (found < Argument::number && interned_names[found] != name) ++found;
     if (found == Argument::number || !(taken >> found & 1) || sorted[found]) return false;
     sorted[found] = given[count + static_cast<std::size_t>(i)];
   }
@@ -96,13 +93,14 @@ std::optional<int> algorithm_of(Collective collective, PyObject* given) {
 // The extents of blocks with these numbers of rows. Nothing if the method must look at them.
 std::optional<Extents> extents_of_rows(PyObject* rows, std::size_t elements, int world) {
   constexpr std::size_t most = std::size_t{1} << 47;
-  const bool is_list = PyList_CheckExact(rows);
-  if ((!is_list && !PyTuple_CheckExact(rows)) || Py_SIZE(rows) != world) return std::nullopt;
+  if ((!PyList_CheckExact(rows) && !PyTuple_CheckExact(rows)) || PySequence_Size(rows) != world)
+    return std::nullopt;
   std::vector<std::size_t> found(static_cast<std::size_t>(world));
   for (int i = 0; i < world; ++i) {
-    PyObject* const number = is_list ? PyList_GetItem(rows, i) : PyTuple_GetItem(rows, i);
-    if (!PyLong_CheckExact(number)) return std::nullopt;
-    const std::size_t count = PyLong_AsSize_t(number);
+    const nb::object number = nb::steal(PySequence_GetItem(rows, i));
+    if (!number.is_valid()) PyErr_Clear();  // another thread has shortened the list
+    if (!number.is_valid() || !PyLong_CheckExact(number.ptr())) return std::nullopt;
+    const std::size_t count = PyLong_AsSize_t(number.ptr());
     if (count > most) {  // as is what an error returns
       PyErr_Clear();
       return std::nullopt;
@@ -140,6 +138,13 @@ std::optional<std::size_t> rows_of_result(const Communicator& comm, Collective c
 }
 
 }  // namespace
+
+void name_arguments() {
+  for (int i = 0; i < Argument::number; ++i) {
+    interned_names[i] = PyUnicode_InternFromString(argument_names[i]);
+    if (!interned_names[i]) throw nb::python_error();
+  }
+}
 
 std::uint32_t usual_arguments(Collective collective) {
   std::uint32_t taken = 0;

@@ -20,6 +20,9 @@ struct UsualCall {
   PyObject* result = Py_None;  // what the method returns; borrowed
 };
 
+// Called once, when the module is initialised.
+void name_arguments();
+
 // Which arguments the usual calls of a collective take: a bit for each.
 std::uint32_t usual_arguments(Collective collective);
 

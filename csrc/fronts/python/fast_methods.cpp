@@ -34,11 +34,11 @@ FastMethod& of(PyObject* self) {
   return *reinterpret_cast<FastMethod*>(self);
 }
 
-PyObject* interned(const char* name) {
-  PyObject* const found = PyUnicode_InternFromString(name);
-  if (!found) throw nb::python_error();
-  return found;
-}
+// Made when the module is initialised. A local static's initialiser may let other threads of Python run, and
+// these would wait for it without letting the first one continue.
+PyObject* engine_name = nullptr;  // of the attribute
+PyObject* method_type = nullptr;
+PyTypeObject* fast_method_type = nullptr;
 
 // To release Python's lock takes as long as a message between two cores.
 class ReleaseLock final : public BeforeWaiting {
@@ -52,9 +52,8 @@ class ReleaseLock final : public BeforeWaiting {
 // False if the method must make the call.
 bool run(const FastMethod& method, PyObject* const* given, std::size_t count, PyObject* keywords,
          PyObject*& result) {
-  static PyObject* const engine = interned("_c");
   if (count == 0) return false;
-  const nb::object owner = nb::steal(PyObject_GetAttr(given[0], engine));
+  const nb::object owner = nb::steal(PyObject_GetAttr(given[0], engine_name));
   Communicator* comm = nullptr;
   if (!owner.is_valid() || !nb::try_cast(owner, comm)) {
     PyErr_Clear();
@@ -129,8 +128,6 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject* /*type*/) {
     Py_INCREF(self);
     return self;
   }
-  static PyObject* const method_type =
-      nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
   return PyObject_CallFunctionObjArgs(method_type, self, object, nullptr);
 }
 
@@ -145,7 +142,7 @@ PyGetSetDef attributes[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyObject* make_type() {
+PyTypeObject* make_type() {
   PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(visit_all)},
                          {Py_tp_clear, reinterpret_cast<void*>(clear)},
                          {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
@@ -160,12 +157,11 @@ PyObject* make_type() {
       slots};
   PyObject* const type = PyType_FromSpec(&spec);
   if (!type) throw nb::python_error();
-  return type;
+  return reinterpret_cast<PyTypeObject*>(type);
 }
 
 nb::object fast_method(const std::string& collective, nb::handle method) {
-  static PyObject* const type = make_type();
-  auto* const made = PyObject_GC_New(FastMethod, reinterpret_cast<PyTypeObject*>(type));
+  auto* const made = PyObject_GC_New(FastMethod, fast_method_type);
   if (!made) throw nb::python_error();
   made->called = called;
   made->dict = nullptr;
@@ -181,6 +177,11 @@ nb::object fast_method(const std::string& collective, nb::handle method) {
 }  // namespace
 
 void bind_fast_methods(nb::module_& m) {
+  engine_name = PyUnicode_InternFromString("_c");
+  if (!engine_name) throw nb::python_error();
+  method_type = nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
+  fast_method_type = make_type();
+  name_arguments();
   m.def("fast_method", fast_method, "collective"_a, "method"_a,
         "Returns what takes a method's place in its class, and makes the method's usual calls without it.");
 }

@@ -57,12 +57,11 @@ Described of_dltensor(const nb::dlpack::dltensor& tensor, const char* argument) 
 // of DLPack take no argument, or refuse.
 nb::object capsule_of(nb::handle object) {
   if (PyCapsule_CheckExact(object.ptr())) return nb::borrow(object);
-  static PyObject* const version = nb::make_tuple(1, 1).release().ptr();
   const nb::object method = nb::getattr(object, "__dlpack__", nb::none());
   if (method.is_none()) return nb::none();
   for (const bool named : {true, false}) {
     try {
-      return named ? method(nb::arg("max_version") = nb::handle(version)) : method();
+      return named ? method(nb::arg("max_version") = nb::make_tuple(1, 1)) : method();
     } catch (nb::python_error& refused) {
       if (!refused.matches(PyExc_TypeError) && !refused.matches(PyExc_BufferError)) throw;
     }

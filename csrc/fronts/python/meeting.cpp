@@ -79,9 +79,9 @@ std::vector<std::string> places_here(std::uint16_t port) {
 
 void bind_meeting(nb::module_& m) {
   nb::class_<TlsChannel>(m, "Tls", "One end of a TLS connection.")
-      .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written but not sent yet.")
-      .def("read", read, "count"_a)
-      .def("write", write, "data"_a);
+      .def_prop_ro("holds", &TlsChannel::holds, nb::lock_self(), "Bytes that were written but not sent yet.")
+      .def("read", read, "count"_a, nb::lock_self())
+      .def("write", write, "data"_a, nb::lock_self());
   nb::class_<Proof>(m, "Proof", "What each end of a connection shows the other: that it knows the secret.")
       .def(
           "__init__",

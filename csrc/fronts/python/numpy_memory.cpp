@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 
 #include "transport/memory/block_pool.h"
 
@@ -31,6 +32,7 @@ constexpr int set_handler = 304, get_handler = 305;  // places in the table of N
 
 constexpr std::size_t least = std::size_t{256} << 10;  // smaller messages are copied as fast as they are read
 
+std::mutex usual_mutex;  // held to set what follows
 Allocator usual;
 
 void* allocate(void*, std::size_t bytes) {
@@ -76,9 +78,12 @@ void allocate_arrays() {
       before.is_valid() ? static_cast<Handler*>(PyCapsule_GetPointer(before.ptr(), handler_name)) : nullptr;
   if (!handler) throw nb::python_error();
   if (handler == &ours) return;
-  if (!usual.malloc) {
-    usual = handler->allocator;
-    before.inc_ref();  // it stays with the process
+  {
+    const std::lock_guard lock(usual_mutex);
+    if (!usual.malloc) {
+      usual = handler->allocator;
+      before.inc_ref();  // it stays with the process
+    }
   }
   const nb::object capsule = nb::steal(PyCapsule_New(&ours, handler_name, nullptr));
   const auto set = reinterpret_cast<PyObject* (*)(PyObject*)>(functions[set_handler]);

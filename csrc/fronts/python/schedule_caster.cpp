@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 T cast_or_name(nb::handle value, const char* what) {
-  T out;
+  T out{};
   if (nb::try_cast<T>(value, out)) return out;
   const std::string got = nb::cast<std::string>(nb::repr(value));
   throw nb::type_error(("a schedule's " + std::string(what) + " cannot be " + got).c_str());

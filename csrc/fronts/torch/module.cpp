@@ -56,7 +56,7 @@ void bind_backend(py::module_& m) {
 
 }  // namespace
 
-PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
+PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m, py::mod_gil_not_used()) {
   m.doc() = "The torch.distributed backend.";
   const auto unlocked = py::call_guard<WithoutGil>();
   bind_backend(m);
