@@ -88,15 +88,18 @@ class Base:
             target = source if out is x else as_bytes(out, dtype)
             if rest["input_counts"] is not None:
                 rest["input_counts"] = [count * dtype.itemsize for count in rest["input_counts"]]
+        raised: list[BaseException] = []
         try:
-            work = self._run(name, source, target, op=op.engine(dtype), in_order=not op.commutative, **rest)
+            work = self._run(
+                name, source, target, op=op.engine(dtype, raised), in_order=not op.commutative, **rest
+            )
         except PeerLost as error:
-            raised, op.raised = op.raised, None
-            if raised is None:
+            if not raised:
                 raise
-            if not isinstance(raised, Exception):
-                raise raised from None  # such as KeyboardInterrupt
-            raise error from raised
+            first = raised.pop(0)
+            if not isinstance(first, Exception):
+                raise first from None  # such as KeyboardInterrupt
+            raise error from first
         if not isinstance(work, Work):
             return out
         work._result = out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,12 +21,13 @@ from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
 from ringreduce.communicator.statistics import GroupStatistics, Statistics
 from ringreduce.communicator.synthesis import DescribedNetwork, Synthesis, of_ranks
+from ringreduce.living import Living
 
 __all__ = ["Communicator"]
 
 T = TypeVar("T")
 
-_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_live: Living[Communicator] = Living()
 
 
 class Communicator(Collectives, Messages, Groups):
@@ -348,7 +348,7 @@ class Communicator(Collectives, Messages, Groups):
 def _close_all() -> None:
     """Tells peers that this rank has ended normally: they must not wait for it, nor take it for dead."""
     crashed = getattr(sys, "last_value", None) is not None  # set if an exception ends the interpreter
-    for comm in list(_live):
+    for comm in _live:
         if crashed:
             comm._c.leave()
         else:

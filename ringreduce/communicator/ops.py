@@ -27,7 +27,6 @@ class UserOp:
         self.function = function
         self.commutative = commutative
         self.name = name
-        self.raised: BaseException | None = None
         self._address = _address_of(function)
         self._engines: dict[np.dtype[Any] | None, _engine.UserOp] = {}
 
@@ -37,31 +36,36 @@ class UserOp:
     def __reduce__(self) -> tuple[Any, ...]:
         return UserOp, (self.function, self.commutative, self.name)
 
-    def engine(self, dtype: np.dtype[Any] | None) -> _engine.UserOp:
-        """Returns the engine's operator for elements of a dtype that the library does not know (None: it does)."""
+    def engine(self, dtype: np.dtype[Any] | None, raised: list[BaseException]) -> _engine.UserOp:
+        """Returns the engine's operator for a call.
+
+        Args:
+            dtype: of elements that the library does not know. None: it does.
+            raised: takes what a function in Python raises in this call; ranks in other threads may make others.
+        """
+        size, words = (dtype.itemsize, str(dtype)) if dtype is not None else (0, "")
+        if self._address is None:
+            caller = _Caller(self, dtype, raised)
+            return _engine.op_in_python(self.name, self.commutative, size, words, caller)
         if dtype not in self._engines:
-            size, words = (dtype.itemsize, str(dtype)) if dtype is not None else (0, "")
-            if self._address is not None:
-                made = _engine.op_in_c(self.name, self.commutative, size, words, self._address)
-            else:
-                made = _engine.op_in_python(self.name, self.commutative, size, words, _Caller(self, dtype))
-            self._engines[dtype] = made
+            self._engines[dtype] = _engine.op_in_c(self.name, self.commutative, size, words, self._address)
         return self._engines[dtype]
 
 
 class _Caller:
     """Calls an operator's function for the engine."""
 
-    def __init__(self, own: UserOp, dtype: np.dtype[Any] | None) -> None:
+    def __init__(self, own: UserOp, dtype: np.dtype[Any] | None, raised: list[BaseException]) -> None:
         self._own = own
         self._dtype = dtype
+        self._raised = raised
 
     def __call__(self, left: memoryview, right: memoryview, dtype: str) -> str | None:
         """Leaves the result in ``right``. Returns what is wrong, if anything."""
         try:
             self._combine(left, right, _dtype_named(dtype) if self._dtype is None else self._dtype)
         except BaseException as error:  # the engine cannot let it pass
-            self._own.raised = error
+            self._raised.append(error)
             return f"op {self._own.name!r} raised {type(error).__name__}: {' '.join(str(error).split())}"
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -32,7 +33,7 @@ class Work(Generic[Result]):
     The call continues if you drop the handle. The handle keeps the communicator alive.
     """
 
-    __slots__ = ("_after", "_comm", "_engine", "_result", "_with_source")
+    __slots__ = ("_after", "_comm", "_engine", "_result", "_settling", "_with_source")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Work(Generic[Result]):
         self._engine = engine
         self._result = result
         self._after = after
+        self._settling = None if after is None else threading.Lock()
         self._with_source = with_source
 
     def wait(self, timeout: float | None = None) -> Result:
@@ -77,10 +79,13 @@ class Work(Generic[Result]):
         return True
 
     def _settle(self) -> None:
-        """Copies the result back to an array that is not contiguous."""
-        after, self._after = self._after, None
-        if after is not None:
-            after()
+        """Copies the result back to an array that is not contiguous: one of the threads that wait, once."""
+        if self._settling is None:
+            return
+        with self._settling:
+            after, self._after = self._after, None
+            if after is not None:
+                after()
 
     def exception(self) -> BaseException | None:
         """Returns the error if the call has failed, else None. Does not wait."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -14,6 +15,7 @@ from ringreduce.errors import Error
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_choosing = threading.RLock()  # held to change what follows
 _world: Communicator | None = None
 _of_the_parent: Communicator | None = None
 
@@ -24,8 +26,9 @@ def remembered(start: Callable[P, Communicator]) -> Callable[P, Communicator]:
     @functools.wraps(start)
     def function(*args: P.args, **kwargs: P.kwargs) -> Communicator:
         comm = start(*args, **kwargs)
-        if not is_initialized():
-            _become_world(comm)
+        with _choosing:
+            if not is_initialized():
+                _become_world(comm)
         return comm
 
     return function
@@ -39,9 +42,10 @@ def world() -> Communicator:
     Raises:
         Error: :func:`init` has not been called, or the communicator is closed.
     """
-    if _world is None or _world._c.closed:
+    comm = _world
+    if comm is None or comm._c.closed:
         raise Error("call ringreduce.init() first")
-    return _world
+    return comm
 
 
 def chosen(comm: Communicator | None) -> Communicator:
@@ -56,26 +60,32 @@ def chosen(comm: Communicator | None) -> Communicator:
 def _become_world(comm: Communicator) -> None:
     """Makes comm the world. When comm has a successor, nothing here keeps comm."""
     global _world
-    _world = comm
-    comm._on_success = _become_world
+    with _choosing:
+        _world = comm
+        comm._on_success = _become_world
 
 
 def is_initialized() -> bool:
     """Returns whether :func:`world` has a communicator to return."""
-    return _world is not None and not _world._c.closed
+    comm = _world
+    return comm is not None and not comm._c.closed
 
 
 def finalize() -> None:
     """Closes the communicator of all ranks, if there is one."""
     global _world
-    if _world is not None:
-        _world.close()
-        _world = None
+    comm = _world
+    if comm is not None:
+        comm.close()
+        with _choosing:
+            if _world is comm:
+                _world = None
 
 
 def _forget_the_parents() -> None:
     """A forked child has no part in its parent's group. The object stays: a fork must not run destructors."""
-    global _world, _of_the_parent
+    global _choosing, _world, _of_the_parent
+    _choosing = threading.RLock()
     _world, _of_the_parent = None, _world
 
 

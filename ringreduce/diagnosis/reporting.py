@@ -94,7 +94,7 @@ def start(
     if "exit" in kinds:
         _once("exit", lambda: _at_end.append(lambda: _print_statistics(rank)))
     if write is not None or {"signal", "answer"} & set(kinds):
-        _the_reporter(rank).add(kinds, write)
+        _report(rank, kinds, write)
 
 
 def _once(what: str, act: Callable[[], object]) -> None:
@@ -235,12 +235,12 @@ class _Reporter:
             stacks.answer(connection)
 
 
-def _the_reporter(rank: int) -> _Reporter:
+def _report(rank: int, kinds: Iterable[str], write: Callable[[], None] | None) -> None:
     global _reporter
     with _lock:
         if _reporter is None:
             _reporter = _Reporter(rank)
-        return _reporter
+        _reporter.add(kinds, write)
 
 
 def _forget_after_fork() -> None:

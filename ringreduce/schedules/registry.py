@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -223,20 +225,34 @@ def load(name: str, collective: str | None = None, world: int = 2) -> Custom:
 
 
 _files: dict[Path, dict[str, Any]] = {}
+_running = threading.RLock()  # held to run a file, which may load others
 
 
 def _names_in(path: str) -> dict[str, Any]:
     """Returns the names that a Python file defines. Each file runs only once."""
     file = Path(path).resolve()
-    if file not in _files:
-        if not file.is_file():
-            raise ValueError(f"{path}: there is no such file")
-        before = list(sys.path)
-        sys.path.insert(0, str(file.parent))  # as for a script, which may import modules from its own folder
-        try:
-            _files[file] = runpy.run_path(str(file))
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{path} cannot be run: {_said(error)}") from error
-        finally:
-            sys.path[:] = before
-    return _files[file]
+    with _running:
+        if file not in _files:
+            _run(path, file)
+        return _files[file]
+
+
+def _run(path: str, file: Path) -> None:
+    if not file.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    before = list(sys.path)
+    sys.path.insert(0, str(file.parent))  # as for a script, which may import modules from its own folder
+    try:
+        _files[file] = runpy.run_path(str(file))
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{path} cannot be run: {_said(error)}") from error
+    finally:
+        sys.path[:] = before
+
+
+def _forget_after_fork() -> None:
+    global _running
+    _running = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

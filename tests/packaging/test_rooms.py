@@ -20,6 +20,7 @@ GROUND = [
     "environment",
     "errors",
     "hosts",
+    "living",
     "log",
     "plotting",
     "requirement",

@@ -27,6 +27,7 @@ from ringreduce._engine import reduce
 from ringreduce.communicator import Communicator
 from ringreduce.frameworks.jax import library
 from ringreduce.frameworks.traced.call import BY_ROWS, MESSAGES, Call, shape_after
+from ringreduce.living import Living
 
 
 class _Order(effects.Effect):  # type: ignore[misc]  # mypy does not follow jax's types
@@ -55,7 +56,7 @@ def bind(x: Any, call: Call) -> Any:
     return results[0] if results else None
 
 
-_known: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_known: Living[Communicator] = Living()
 _dropped: set[tuple[Any, Any]] = set()  # engines of communicators, and tokens that come after their programs
 
 
@@ -97,7 +98,7 @@ def _end() -> None:
     After an exception their calls may never end, because peers may never make theirs: then they are given up.
     """
     if getattr(sys, "last_value", None) is not None:
-        for engine in [comm._c for comm in _known] + [engine for engine, _ in _dropped]:
+        for engine in [comm._c for comm in _known] + [engine for engine, _ in list(_dropped)]:
             engine.leave()
     _forget_failure()
 

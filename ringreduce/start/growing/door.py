@@ -13,12 +13,12 @@ import socket
 import struct
 import threading
 import time
-import weakref
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
+from ringreduce.living import Living
 from ringreduce.start.rendezvous.frames import DATA, Again, receive, send, tell
 from ringreduce.start.rendezvous.network_places import watch
 from ringreduce.start.rendezvous.places import Connection, Place
@@ -246,20 +246,20 @@ class Door:
         self._lock.release()
 
 
-_open: weakref.WeakSet[Door] = weakref.WeakSet()
-_forking: list[Door] = []
+_open: Living[Door] = Living()
+_forking = threading.local()  # its doors
 
 
 def _before_fork() -> None:
-    _forking.extend(_open)
-    for door in _forking:
+    _forking.doors = list(_open)
+    for door in _forking.doors:
         door.begin_fork()
 
 
 def _after_fork(child: bool) -> None:
-    for door in _forking:
+    for door in _forking.doors:
         door.end_fork(child)
-    _forking.clear()
+    del _forking.doors
     if child:
         _open.clear()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
@@ -16,6 +15,7 @@ from ringreduce._engine import values as checked
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.world import chosen
 from ringreduce.errors import ClosedError, Error
+from ringreduce.living import Living
 from ringreduce.training.foundation.agreement import check_module, check_same, describe
 from ringreduce.training.foundation.broadcast import Broadcast
 from ringreduce.training.foundation.part import copy_options, options
@@ -33,7 +33,7 @@ from ringreduce.training.parameter_server.worker import Worker
 
 __all__ = ["ParameterServer"]
 
-_live: weakref.WeakSet[ParameterServer] = weakref.WeakSet()
+_live: Living[ParameterServer] = Living()
 
 
 class ParameterServer(torch.optim.Optimizer):
@@ -299,6 +299,6 @@ class ParameterServer(torch.optim.Optimizer):
 @atexit.register
 def _leave_all() -> None:
     """A program that ends without close() must not leave others waiting, nor threads in the engine."""
-    for server in list(_live):
+    for server in _live:
         if not server._closed:
             server._leave()

@@ -163,8 +163,9 @@ def test_long_elements_and_too_long_ones():
 
 
 def test_forms(on_ranks):
+    torch = pytest.importorskip("torch")
+
     def rank_main(comm):
-        torch = pytest.importorskip("torch")
         rank, world = comm.rank, comm.size
         works = [comm.all_reduce(maps(n, rank), AFTER, async_op=True) for n in (5, 5000)]
         for n, work in zip((5, 5000), works, strict=True):
@@ -424,6 +425,7 @@ def test_interrupts_pass():
 
 def test_bfloat16_without_a_name_for_it():
     """NumPy knows the names of ml_dtypes' types only once that is imported."""
+    pytest.importorskip("torch")
     program = (
         "import numpy as np, ringreduce, torch, sys\n"
         "def main(comm):\n"

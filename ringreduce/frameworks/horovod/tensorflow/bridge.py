@@ -55,6 +55,7 @@ class BridgedCall(ABC):
 
 _numbers: dict[BridgedCall, int] = {}
 _calls: list[BridgedCall] = []
+_numbering = threading.Lock()  # of both
 _raised = threading.local()
 
 
@@ -71,10 +72,11 @@ def execute(call: BridgedCall, inputs: Sequence[Any], results: Sequence[Any] | N
     waits = tf.executing_eagerly()
     if not waits:
         check_compiler(call.kind)
-    number = _numbers.get(call)
-    if number is None:
-        number = _numbers[call] = len(_calls)
-        _calls.append(call)
+    with _numbering:
+        number = _numbers.get(call)
+        if number is None:
+            number = _numbers[call] = len(_calls)
+            _calls.append(call)
     dtypes = [tensor.dtype for tensor in inputs] if results is None else results
     try:
         return list(_operations().ringreduce_negotiated(x=inputs, call=number, waits=waits, R=dtypes))
