@@ -13,6 +13,7 @@
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
 #   make test-memory-model  herd7 checks the protocols of shared memory under the memory models of C++, ARM and x86
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
+#   make test-freethreaded  the tests of ranks as threads, under a CPython without the GIL
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
 #   make test-arm64  tests for arm64 under qemu, which it installs with apt-get (ten minutes; STEPS="schedules": of others)
@@ -53,7 +54,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model test-freethreaded chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
@@ -144,6 +145,29 @@ test-arm64: $(VENV)/.build
 test-memory-model: engine $(VENV)/.tools
 	@$(BIN)/python -m pytest tests/engine/memory_model
 
+# The engine is that of .venv; the extension is built on it. Without frameworks: their tests start processes.
+FREE_THREADED ?= $(or $(shell command -v python3.14t || command -v python3.13t),$(CURDIR)/build/python3.13t/bin/python3.13t)
+FREE := .venv-freethreaded
+FREE_TESTS ?= tests/communicator tests/schedules tests/engine/transport tests/faults/test_lifecycle.py \
+  tests/faults/test_daemon_threads.py tests/faults/test_leaks.py tests/diagnosis/test_statistics.py
+test-freethreaded: engine $(FREE)/.ready
+	@mkdir -p build/freethreaded
+	@$(CMAKE) -G Ninja -S . -B build/freethreaded -DPython_EXECUTABLE=$(CURDIR)/$(FREE)/bin/python -DRINGREDUCE_WERROR=ON \
+	  -DRINGREDUCE_ENGINE=$(CURDIR)/ringreduce/libringreduce.so -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=OFF \
+	  > build/freethreaded/configure.log 2>&1 || { cat build/freethreaded/configure.log; exit 1; }
+	@$(CMAKE) --build build/freethreaded -j $(JOBS) --target _engine
+	@$(CMAKE) --install build/freethreaded --prefix . --component engine > build/freethreaded/install.log
+	@$(FREE)/bin/python -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(FREE_TESTS)
+
+$(CURDIR)/build/python3.13t/bin/python3.13t:
+	packaging/free_threaded_python.sh 3.13 $(CURDIR)/build/python3.13t
+
+$(FREE)/.ready: | $(FREE_THREADED)
+	$(FREE_THREADED) -m venv $(FREE)
+	$(FREE)/bin/python -m pip install -qq --prefer-binary 'nanobind>=2.4' 'numpy>=2.0' pytest pytest-timeout pytest-xdist \
+	  hypothesis ml_dtypes
+	@touch $@
+
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
 $(VENV)/.build:
@@ -216,7 +240,7 @@ emulated: emulated-gpu
 # --- what is published ----------------------------------------------------------------------------------------
 
 # Wheels for those Pythons of the list that are there, with the torch backend for those versions of torch.
-WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14 python3.13t python3.14t
 WHEEL_TORCH ?= 2.13.0 2.14.1 2.15.0
 sdist: $(VENV)/.build
 	@$(BIN)/python packaging/wheels.py sdist

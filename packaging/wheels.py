@@ -115,7 +115,8 @@ def compiler() -> Path:
 
 
 ABOUT = (
-    "import json, sys, sysconfig as has; print(json.dumps([*sys.version_info[:2], has.get_path('include')]))"
+    "import json, sys, sysconfig as has; "
+    "print(json.dumps([*sys.version_info[:2], not has.get_config_var('Py_GIL_DISABLED'), has.get_path('include')]))"
 )
 
 
@@ -124,18 +125,19 @@ class Python:
     """A virtual environment with what building needs."""
 
     version: tuple[int, int]
+    has_gil: bool
     bin: Path
 
     @property
     def abi3(self) -> bool:
-        return self.version >= FIRST_OF_ABI3
+        return self.has_gil and self.version >= FIRST_OF_ABI3
 
     def run(self, *words: str | Path, **more: str) -> str:
         return run(self.bin / "python", *words, PATH=f"{self.bin}:{os.environ['PATH']}", **more)
 
 
 def pythons(names: Sequence[str]) -> list[Python]:
-    """Those of `names` that are there, oldest first."""
+    """Those of `names` that are there: first those without the GIL, then the others, oldest first."""
     found = []
     for name in names:
         asked = subprocess.run(
@@ -144,20 +146,20 @@ def pythons(names: Sequence[str]) -> list[Python]:
         if asked is None or asked.returncode:
             print(f"There is no {name}: no wheel for it")
             continue
-        major, minor, headers = json.loads(asked.stdout)
+        major, minor, has_gil, headers = json.loads(asked.stdout)
         beside = Path("x86_64-linux-gnu") / f"python{major}.{minor}"
         if (Path(headers).parent / beside).exists():
             link = OF_PYTHONS / beside
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(Path(headers).parent / beside)
-        folder = BUILD / f"python{major}.{minor}"
+        folder = BUILD / f"python{major}.{minor}{'' if has_gil else 't'}"
         if not (folder / "ready").exists():
             run(name, "-m", "venv", "--clear", folder)
             run(folder / "bin" / "python", "-m", "pip", "install", *REQUIRED, *CHECKING)
             (folder / "ready").touch()
-        found.append(Python((major, minor), folder / "bin"))
-    return sorted(found, key=lambda python: python.version)
+        found.append(Python((major, minor), has_gil, folder / "bin"))
+    return sorted(found, key=lambda python: (python.has_gil, python.version))
 
 
 # --- torch --------------------------------------------------------------------------------------------------------

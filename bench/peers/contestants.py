@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "ringreduce" / "studies" / "bench"
 BUILD = ROOT / "build" / "peers"
 MPIS = peers.VENDORS
+TAKES_TURNS = getattr(sys, "_is_gil_enabled", lambda: True)()  # whether Python's threads do
 TUNED = tuple(f"{vendor}-tuned" for vendor in MPIS)
 
 
@@ -82,9 +83,10 @@ def ours_from_cpp(memory: str, algorithm: str = "auto") -> Contestant:
     )
 
 
-def ours_from_python() -> Contestant:
+def ours_from_python(threads: bool = False) -> Contestant:
     """Returns our Python program, which protocol.py measures like mpi4py and Gloo. It starts its own ranks."""
-    start, name = [sys.executable, "-m", "bench.peers.ringreduce_collectives"], "ringreduce-python"
+    name = "ringreduce-threads" if threads else "ringreduce-python"
+    start = [sys.executable, "-m", "bench.peers.ringreduce_collectives", *["--threads"] * threads]
     return Contestant(name, lambda question: [*start, *question.options(name)], kind="ours")
 
 
@@ -94,6 +96,7 @@ def all_contestants() -> dict[str, Contestant]:
         ours_from_cpp("ordinary"),
         ours_from_cpp("shared"),
         ours_from_python(),
+        *([] if TAKES_TURNS else [ours_from_python(threads=True)]),
         *(mpi_from_c(vendor) for vendor in MPIS),
         *(mpi_from_c(vendor, tuned=True) for vendor in MPIS),
         *(home_of(vendor).contestant(f"mpi4py-{vendor}") for vendor in MPIS),
