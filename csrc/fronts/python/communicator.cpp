@@ -14,6 +14,7 @@
 #include "fronts/python/errors.h"
 #include "fronts/python/held.h"
 #include "fronts/python/schedule_caster.h"
+#include "fronts/python/shared.h"
 #include "fronts/python/values.h"
 #include "schedule/check.h"
 
@@ -224,7 +225,8 @@ std::shared_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
   const int own_key = key.is_none() ? comm.rank() : number(key, "key", INT32_MIN);
   const GpuOptions gpu = gpu_options(max_blocks, priority, comm.options().gpu);
   const WithoutGil unlocked;
-  return comm.split(own_color, own_key, gpu);
+  auto made = comm.split(own_color, own_key, gpu);
+  return made ? shared(std::move(made)) : nullptr;
 }
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
@@ -314,8 +316,7 @@ void bind_communicator(nb::module_& m) {
       .def("split", split, "color"_a.none(), "key"_a.none(), "max_blocks"_a.none() = nb::none(),
            "priority"_a.none() = nb::none())
       .def(
-          "shrink", [](Communicator& comm) -> std::shared_ptr<Communicator> { return comm.shrink(); },
-          unlocked)
+          "shrink", [](Communicator& comm) { return shared(comm.shrink()); }, unlocked)
       .def("inherit", &Communicator::inherit, "parent"_a,
            "Takes over from the group that this one was made from what it still holds.")
       .def(

@@ -7,6 +7,7 @@
 #include "engine/communicator/communicator.h"
 #include "fronts/python/arguments.h"
 #include "fronts/python/bindings.h"
+#include "fronts/python/shared.h"
 #include "fronts/python/values.h"
 #include "transport/compose/choose.h"
 #include "transport/memory/local.h"
@@ -49,9 +50,9 @@ std::shared_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   };
   const WithoutGil unlocked;
   auto communicator =
-      std::make_shared<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
-                                                       options.tuned ? options.tuned->digest : 0),
-                                     options);
+      shared(std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
+                                                              options.tuned ? options.tuned->digest : 0),
+                                            options));
   communicator->settle();
   return communicator;
 }
@@ -61,7 +62,7 @@ std::vector<std::shared_ptr<Communicator>> local_group(int world, nb::handle tim
   const Options options = options_of(timeout, reproducible, max_blocks, priority);
   std::vector<std::shared_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
-    group.push_back(std::make_shared<Communicator>(std::move(transport), options));
+    group.push_back(shared(std::make_unique<Communicator>(std::move(transport), options)));
     group.back()->settle();
   }
   return group;

@@ -205,6 +205,35 @@ def test_living_objects_are_found_while_others_come_and_go():
     assert {*living} == {*kept}
 
 
+DROPPED = """
+import threading, time
+import numpy as np, ringreduce
+
+inside = threading.Event()
+
+
+def slow(x, y):
+    inside.set()
+    time.sleep(0.2)
+    return x + y
+
+
+pair = ringreduce.local_group(2)
+slow = ringreduce.op(slow, commutative=True, name="slow")
+works = [comm.all_reduce(np.ones(3), slow, async_op=True) for comm in pair]
+inside.wait()
+works.clear()
+pair.clear()
+print("gone")
+"""
+
+
+def test_the_last_reference_goes_while_an_operator_runs():
+    """Its thread needs Python to end, so whoever waits for it must have let go of Python."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "gone\n", "")
+
+
 FIRST_USE = """
 import sys, threading
 import numpy as np
