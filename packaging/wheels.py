@@ -156,7 +156,7 @@ def pythons(names: Sequence[str]) -> list[Python]:
         folder = BUILD / f"python{major}.{minor}{'' if has_gil else 't'}"
         if not (folder / "ready").exists():
             run(name, "-m", "venv", "--clear", folder)
-            run(folder / "bin" / "python", "-m", "pip", "install", *REQUIRED, *CHECKING)
+            run(folder / "bin" / "python", "-m", "pip", "install", "--prefer-binary", *REQUIRED, *CHECKING)
             (folder / "ready").touch()
         found.append(Python((major, minor), has_gil, folder / "bin"))
     return sorted(found, key=lambda python: (python.has_gil, python.version))

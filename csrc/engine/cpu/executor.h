@@ -166,7 +166,6 @@ class Executor {
   Task task_;
   std::vector<Cursor> cursors_;
   std::vector<Line> temp_;
-  std::atomic<std::size_t> temp_bytes_{0};
   std::vector<Message> messages_;  // of the current step, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;      // [0]: this rank's own; then the message of a fused send
@@ -181,6 +180,7 @@ class Executor {
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
+  std::atomic<std::size_t> temp_bytes_{0};
 };
 
 inline void Executor::apply(const Move& move, void* const* targets, int target_count,

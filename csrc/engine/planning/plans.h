@@ -27,8 +27,9 @@ struct PlanKey {
   };
   PlanKey(const Call& call, const Target& of)
       : target(reinterpret_cast<std::uintptr_t>(&of)),
-        kind(std::bit_cast<std::uint64_t>(Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
-        way(std::bit_cast<std::uint64_t>(Way{call.root, call.algorithm})),
+        kind(__builtin_bit_cast(std::uint64_t,
+                                Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
+        way(__builtin_bit_cast(std::uint64_t, Way{call.root, call.algorithm})),
         count(call.input_extents ? ~std::size_t{0} : call.count),  // a blind call's plan takes any
         slice_bytes(call.slice_bytes),
         split(call.user_op ? call.user_op->kind : call.split) {}
