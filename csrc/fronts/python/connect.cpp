@@ -50,9 +50,10 @@ std::shared_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   };
   const WithoutGil unlocked;
   auto communicator =
-      shared(std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
-                                                              options.tuned ? options.tuned->digest : 0),
-                                            options));
+      std::allocate_shared<Communicator>(EndsUnlocked<Communicator>(),
+                                         connect_transport(rank, world, call, transport, mpi, encrypts,
+                                                           options.tuned ? options.tuned->digest : 0),
+                                         options);
   communicator->settle();
   return communicator;
 }
@@ -62,7 +63,8 @@ std::vector<std::shared_ptr<Communicator>> local_group(int world, nb::handle tim
   const Options options = options_of(timeout, reproducible, max_blocks, priority);
   std::vector<std::shared_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
-    group.push_back(shared(std::make_unique<Communicator>(std::move(transport), options)));
+    group.push_back(
+        std::allocate_shared<Communicator>(EndsUnlocked<Communicator>(), std::move(transport), options));
     group.back()->settle();
   }
   return group;
