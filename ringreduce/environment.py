@@ -84,6 +84,11 @@ VARIABLES: dict[str, list[Variable]] = {
             "the domain of the provider: usually a network card", "network.md#fabrics",
         ),
         Variable(
+            "RINGREDUCE_OFI_RMA", ("auto", "0", "1"), "`auto`",
+            "whether ranks read large messages remotely, under the transports `ofi` and `shm+ofi`; `auto`: not over "
+            "sockets", "network.md#fabrics",
+        ),
+        Variable(
             "RINGREDUCE_LINKS", ("auto", "off"), "`auto`",
             "whether the links between hosts are measured when ranks meet", "network.md#links-of-different-speed",
         ),

@@ -64,6 +64,9 @@ class Statistics:
         calls: the calls by collective and algorithm.
         waits: the waits by rank waited for. A rank that was not waited for is absent. -1 stands for waits that were
             for no rank in particular.
+        counts: what the transport counts. Over a fabric: the bytes of messages sent and received, those of them that
+            were copied on either side or read from the peer's memory, and the registrations of memory. Others count
+            nothing.
     """
 
     group: str
@@ -74,6 +77,7 @@ class Statistics:
     closed: bool
     calls: tuple[CallCount, ...]
     waits: dict[int, Waits]
+    counts: dict[str, int]
 
     @property
     def waited(self) -> float:
@@ -99,6 +103,7 @@ class Statistics:
             self,
             calls=tuple(one for one in calls if one.calls or one.waited),
             waits={peer: wait for peer, wait in waits.items() if wait.count},
+            counts={what: number - earlier.counts[what] for what, number in self.counts.items()},
         )
 
     def __str__(self) -> str:
@@ -233,6 +238,7 @@ def of_engine(found: _engine.Statistics) -> Statistics:
             for peer, wait in waits
             if wait.count
         },
+        found.counts,
     )
 
 

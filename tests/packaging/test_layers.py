@@ -33,7 +33,7 @@ ROOMS = {
     "transport/memory": INTERFACE,
     "transport/remote": INTERFACE,
     "transport/tcp": [*INTERFACE, "transport/remote"],
-    "transport/ofi": SOCKETS,
+    "transport/ofi": [*SOCKETS, "transport/memory"],
     "transport/compose": [*SOCKETS, "transport/memory", "transport/ofi"],
     "engine/program": PROGRAM,
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],

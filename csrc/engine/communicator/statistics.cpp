@@ -70,6 +70,7 @@ Statistics Communicator::statistics() const {
                            seconds(waits.longest.load(std::memory_order_relaxed)),
                            waits.longest_in.load(std::memory_order_relaxed)});
   }
+  for (const TransportCount& one : calls_.transport->counts()) found.counts.emplace(one.what, one.number);
   return found;
 }
 

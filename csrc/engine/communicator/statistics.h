@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct Statistics {
   std::vector<int> members;  // the ranks' names in the job; empty: their numbers
   bool closed = false;
   std::vector<Calls> calls;
-  std::vector<Waits> waits;  // by rank; the last: for none in particular
+  std::vector<Waits> waits;                     // by rank; the last: for none in particular
+  std::map<std::string, std::uint64_t> counts;  // the transport's
 };
 
 // Keeps a communicator among those of the process, by a number, and its statistics when it is gone.

@@ -1,5 +1,6 @@
 // The statistics of calls, and what other processes publish of theirs, for ringreduce/diagnosis.
 #include <fcntl.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -127,7 +128,8 @@ void bind_account(nb::module_& m) {
       .def_ro("members", &Statistics::members)
       .def_ro("closed", &Statistics::closed)
       .def_ro("calls", &Statistics::calls)
-      .def_ro("waits", &Statistics::waits, "By rank; the last: for no rank in particular.");
+      .def_ro("waits", &Statistics::waits, "By rank; the last: for no rank in particular.")
+      .def_ro("counts", &Statistics::counts, "What the transport counts.");
   m.def("all_statistics", &Communicator::all_statistics, "Of all groups of this process.");
   m.def(
       "published_states", published_states, "path"_a,

@@ -21,6 +21,7 @@ class HybridTransport : public Transport {
   HybridTransport(std::unique_ptr<MappedTransport> inside, std::unique_ptr<RemoteTransport> across,
                   std::vector<int> hosts, Connect connect, int exchanges);
 
+  std::vector<TransportCount> counts() const override { return across_->counts(); }
   std::size_t footprint() const override { return inside_->footprint() + across_->footprint(); }
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;

@@ -40,6 +40,12 @@ struct MeetingReports {
   }
 };
 
+// Something that a transport counts.
+struct TransportCount {
+  const char* what = "";
+  std::uint64_t number = 0;
+};
+
 class Transport : public MessagePlane, public MemoryPlane, public ControlPlane {
  public:
   Transport(int rank, int world, TransportFacts facts) : rank(rank), world(world), facts_(std::move(facts)) {}
@@ -51,6 +57,8 @@ class Transport : public MessagePlane, public MemoryPlane, public ControlPlane {
   std::string fabric;
 
   const TransportFacts& facts() const { return facts_; }
+  // For any thread.
+  virtual std::vector<TransportCount> counts() const { return {}; }
 
   // Lets time pass when nothing can be done; `waiting_for` is the peer that holds us up. Returns true when
   // the wait is so long that the caller should check its own deadline. Throws Failure if a peer is dead, or

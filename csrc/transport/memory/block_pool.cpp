@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "transport/interface/descriptor.h"
+#include "transport/interface/page_changes.h"
 #include "transport/memory/block_map.h"
 #include "transport/memory/pages.h"
 #include "transport/memory/shared_heap.h"
@@ -105,6 +106,17 @@ class Pool {
     return block.array->locate(address);
   }
 
+  std::optional<Extent> extent(const void* data, std::size_t bytes) {
+    if (!has_arrays_.load(std::memory_order_relaxed)) return std::nullopt;
+    const auto address = reinterpret_cast<Address>(data);
+    const std::lock_guard lock(mutex_);
+    const Place found = blocks_.holder(address);
+    if (!blocks_.is_block(found)) return std::nullopt;
+    const auto& [start, block] = *found;
+    if (block.free() || address + bytes > start + block.bytes) return std::nullopt;
+    return Extent{reinterpret_cast<std::byte*>(start), block.bytes};
+  }
+
   // Before a fork, and after it in the parent and in the child.
   void prepare();
   void resume();
@@ -151,6 +163,7 @@ class Pool {
   bool drop(Place block) {
     const auto [start, old] = *block;
     blocks_.forget(block);
+    page_changes::note(reinterpret_cast<void*>(start), old.bytes);
     if (!old.array->drop(start, old.bytes, old.state == State::shared)) return false;
     const Place whole = blocks_.add(start, {old.bytes, old.array});
     if (whole->second.bytes == old.array->bytes()) {
@@ -169,9 +182,10 @@ class Pool {
 
   bool share(BlockMap::Blocks::value_type& place, bool with_contents) {
     auto& [start, block] = place;
-    if (!block.array->share(start, block.bytes, with_contents)) return false;
-    block.state = State::shared;
-    return true;
+    const bool shared = block.array->share(start, block.bytes, with_contents);
+    page_changes::note(reinterpret_cast<void*>(start), block.bytes);
+    if (shared) block.state = State::shared;
+    return shared;
   }
 
   std::mutex mutex_;
@@ -254,6 +268,11 @@ std::optional<std::size_t> size_of(const void* memory) {
 std::optional<Location> locate(const void* data, std::size_t bytes) {
   const auto place = the_pool().locate(data, bytes, false);
   return place ? place : shared_heap::locate(data, bytes);
+}
+
+std::optional<Extent> extent(const void* data, std::size_t bytes) {
+  const auto found = the_pool().extent(data, bytes);
+  return found ? found : shared_heap::extent(data, bytes);
 }
 
 std::optional<Location> reach(const void* data, std::size_t bytes) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "transport/memory/channel.h"
+#include "transport/memory/shared_heap.h"
 
 namespace ringreduce::block_pool {
 
@@ -31,8 +32,13 @@ std::optional<std::size_t> size_of(const void* memory);
 // Where peers find [data, data + bytes), if they can.
 std::optional<Location> locate(const void* data, std::size_t bytes);
 
-// The same, for a collective that is about to use this memory: its caller does not let other threads write it
-// until it returns. If the memory is the whole of a block that was used before, the block moves.
+// The whole block or array of shared_heap that [data, data + bytes) lies in, if any. Its pages stay until
+// page_changes says otherwise.
+std::optional<Extent> extent(const void* data, std::size_t bytes);
+
+// The same as locate(), for a collective that is about to use this memory: its caller does not let other
+// threads write it until it returns. If the memory is the whole of a block that was used before, the block
+// moves.
 std::optional<Location> reach(const void* data, std::size_t bytes);
 
 // A forked child has a private copy of all blocks: fork() returns when what was shared is copied.

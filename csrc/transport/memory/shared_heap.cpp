@@ -7,12 +7,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <new>
 #include <shared_mutex>
 
 #include "transport/interface/errors.h"
 #include "transport/interface/of_process.h"
+#include "transport/interface/page_changes.h"
 
 namespace ringreduce {
 std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes, const char* name) {
@@ -74,6 +76,19 @@ Heap& the_heap() {
   return of_process<Heap>();
 }
 
+// Calls `use` with the array in which all of this lies, if there is one.
+template <typename Use>
+void with_holder(const void* data, std::size_t bytes, const Use& use) {
+  Heap& h = the_heap();
+  if (h.live.load(std::memory_order_acquire) == 0) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  std::shared_lock lock(h.mutex);
+  const auto after = h.arrays.upper_bound(address);
+  if (after == h.arrays.begin()) return;
+  const auto& [start, array] = *std::prev(after);
+  if (address + bytes <= start + array.memory->bytes) use(array);
+}
+
 }  // namespace
 
 std::uint32_t number_of_new_array() {
@@ -99,20 +114,26 @@ void free(void* memory) {
   const SharedMemory& array = *found->second.memory;
   // Peers may keep their mapping for long, but the pages must be freed now.
   fallocate(array.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(array.bytes));
+  page_changes::note(array.base, array.bytes);
   h.arrays.erase(found);
   h.live.store(h.arrays.size(), std::memory_order_release);
 }
 
 std::optional<Location> locate(const void* data, std::size_t bytes) {
-  Heap& h = the_heap();
-  if (h.live.load(std::memory_order_acquire) == 0) return std::nullopt;
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  std::shared_lock lock(h.mutex);
-  auto after = h.arrays.upper_bound(address);
-  if (after == h.arrays.begin()) return std::nullopt;
-  const auto& [start, array] = *--after;
-  if (address + bytes > start + array.memory->bytes || array.memory->fd.get() < 0) return std::nullopt;
-  return Location{address - start, array.memory->fd.get(), array.number};
+  std::optional<Location> found;
+  with_holder(data, bytes, [&](const Heap::Array& array) {
+    const SharedMemory& memory = *array.memory;
+    const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory.base);
+    if (memory.fd.get() >= 0) found = Location{offset, memory.fd.get(), array.number};
+  });
+  return found;
+}
+
+std::optional<Extent> extent(const void* data, std::size_t bytes) {
+  std::optional<Extent> found;
+  with_holder(data, bytes,
+              [&](const Heap::Array& array) { found = Extent{array.memory->base, array.memory->bytes}; });
+  return found;
 }
 
 }  // namespace shared_heap

@@ -39,6 +39,12 @@ class SharedMemory {
   void map(int file);
 };
 
+// Memory of one allocation.
+struct Extent {
+  const std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+};
+
 // The process's arrays. Thread-safe.
 namespace shared_heap {
 
@@ -50,6 +56,8 @@ void free(void* memory);
 std::uint32_t number_of_new_array();
 // Where peers find [data, data + bytes), if it lies in an array.
 std::optional<Location> locate(const void* data, std::size_t bytes);
+// The whole of that array.
+std::optional<Extent> extent(const void* data, std::size_t bytes);
 
 }  // namespace shared_heap
 

@@ -1,149 +1,26 @@
 #include "transport/ofi/device.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <initializer_list>
-#include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
+#include "transport/ofi/provider.h"
 
 namespace ringreduce::ofi {
 namespace {
 
-constexpr std::size_t least_message = 4096;           // bytes
-constexpr std::uint64_t tag_bits = (1ULL << 56) - 1;  // that providers must compare
 constexpr std::size_t longest_name = 512;
 
-std::string in_words(std::uint32_t version) {
-  return std::to_string(version >> 16) + "." + std::to_string(version & 0xffff);
-}
-
-// Whether a provider is one of these, perhaps with a layer above it: "tcp;ofi_rxm" is "tcp".
-bool is_one_of(std::string_view provider, std::initializer_list<std::string_view> names) {
-  const std::string_view core = provider.substr(0, provider.find(';'));
-  for (const std::string_view name : names) {
-    if (core == name) return true;
-  }
-  return false;
-}
-
-bool is_of_sockets(std::string_view provider) {
-  return is_one_of(provider, {"tcp", "net", "udp", "sockets"});
-}
-
-struct Infos {
-  const Library& library;
-  Info* first = nullptr;
-  ~Infos() {
-    if (first) library.fi_freeinfo(first);
-  }
-};
-
-void fill_in(Info& hints, const std::string& provider) {
-  hints.caps = capability_message | capability_tagged;
-  hints.mode = mode_context | mode_context2;
-  hints.ep_attr->type = reliable_datagrams;
-  hints.domain_attr->threading = of_domain;
-  hints.domain_attr->control_progress = hints.domain_attr->data_progress = manual;
-  hints.domain_attr->resource_mgmt = managed;
-  if (!provider.empty()) hints.fabric_attr->prov_name = strdup(provider.c_str());  // the library frees it
-}
-
-Info* find(const Library& library, const std::string& provider) {
-  Infos hints{library, library.fi_dupinfo(nullptr)};
-  if (!hints.first) throw Error("libfabric has no memory left");
-  fill_in(*hints.first, provider);
-  Info* found = nullptr;
-  const int result = library.fi_getinfo(oldest, nullptr, nullptr, 0, hints.first, &found);
-  if (result == 0 || result == -ENODATA) return found;
-  throw Error("libfabric cannot list its providers: " + std::string(library.fi_strerror(-result)));
-}
-
-// The providers that libfabric has at all, and what we need of them.
-[[noreturn]] void complain(const Library& library, const std::string& provider, const std::string& domain) {
-  std::vector<std::string> names;
-  const Infos all{library, find(library, "")};
-  for (const Info* info = all.first; info; info = info->next) {
-    const std::string name = info->fabric_attr->prov_name;
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  const std::string here = text.empty() ? "none here has them" : "those that have them here: " + text;
-  if (!domain.empty()) {
-    throw Error("libfabric finds no domain " + domain + (provider.empty() ? "" : " of provider " + provider) +
-                " with reliable tagged messages (RINGREDUCE_OFI_DOMAIN; fi_info lists domains)");
-  }
-  if (!provider.empty()) {
-    throw Error("libfabric finds no provider " + provider + " with reliable tagged messages; " + here +
-                " (RINGREDUCE_OFI_PROVIDER)");
-  }
-  throw Error(
-      "libfabric finds no provider with reliable tagged messages: look at what fi_info -t FI_EP_RDM says");
-}
-
-void check(const Info& info) {
-  const std::string name = info.fabric_attr->prov_name;
-  const auto lacks = [&](const std::string& what) {
-    throw Error("provider " + name + " of libfabric " + what +
-                ": choose another one (RINGREDUCE_OFI_PROVIDER)");
-  };
-  if (info.ep_attr->max_msg_size < least_message) {
-    lacks("sends only " + std::to_string(info.ep_attr->max_msg_size) + " bytes at once, and " +
-          std::to_string(least_message) + " are needed");
-  }
-  if (std::bit_width(info.ep_attr->mem_tag_format) < std::bit_width(tag_bits)) {
-    lacks("compares fewer than 56 bits of a tag");
-  }
-  if (info.mode & ~(mode_context | mode_context2))
-    lacks("asks for more of a message than room for its context");
-}
-
 }  // namespace
-
-Library::Library() {
-  void* library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!library) {
-    throw Error(std::string("libfabric cannot be loaded (") + dlerror() +
-                "): install it (Debian: libfabric1), or choose transport tcp");
-  }
-  const auto found = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (function) return;
-    throw Error(std::string("libfabric.so.1 has no function ") + name + ": install libfabric " +
-                in_words(oldest) + " or later, or choose transport tcp");
-  };
-#define RINGREDUCE_FIND(result, name, arguments) found(name, #name);
-  RINGREDUCE_LIBFABRIC(RINGREDUCE_FIND)
-#undef RINGREDUCE_FIND
-  if (fi_version() < oldest) {
-    throw Error("libfabric " + in_words(fi_version()) + " is too old: install " + in_words(oldest) +
-                " or later, or choose transport tcp");
-  }
-}
-
-const Library& Library::get() {
-  static const Library library;
-  return library;
-}
 
 // --- opening ---------------------------------------------------------------------------------------------
 
 Device::Device(const Wish& wish) : library_(Library::get()) {
-  const Infos infos{library_, find(library_, wish.provider)};
-  const Choice choice = choose(infos.first, wish);
-  card_ = choice.card;
-  if (!choice.info && wish.must_be_faster) throw Error(card_);
-  if (!choice.info) complain(library_, wish.provider, wish.domain);
-  check(*choice.info);
-  open(*choice.info);
+  const Found found = find(library_, wish);
+  card_ = found.card;
+  open(*found.info);
 }
 
 void Device::open(Info& info) {
@@ -153,6 +30,11 @@ void Device::open(Info& info) {
   longest_ = info.ep_attr->max_msg_size;
   inject_ = info.tx_attr->inject_size;
   quick_ = !is_of_sockets(provider_);
+  reads_ = (info.caps & capability_rma) != 0;
+  memory_mode_ = info.domain_attr->mr_mode;
+  if (info.domain_attr->mr_cnt > 0) most_regions_ = std::min(most_regions_, info.domain_attr->mr_cnt);
+  const std::size_t key_bytes = info.domain_attr->mr_key_size;
+  if (key_bytes > 0 && key_bytes < sizeof key_bits_) key_bits_ = (std::uint64_t{1} << 8 * key_bytes) - 1;
   const auto opened = [&](int result, const char* what) {
     if (result == 0) return;
     throw Error("provider " + provider_ + " of libfabric cannot open " + what + " of domain " + domain_name_ +
@@ -226,26 +108,69 @@ bool Device::inject(std::uint64_t to, const void* data, std::size_t bytes) {
   return taken(endpoint_->messages->inject(endpoint_.get(), data, bytes, to), "send");
 }
 
-bool Device::send(std::uint64_t to, const void* data, std::size_t bytes, void* context) {
-  return taken(endpoint_->messages->send(endpoint_.get(), data, bytes, nullptr, to, context), "send");
+bool Device::send(std::uint64_t to, const Span& data, void* context) {
+  const auto send = endpoint_->messages->send;
+  return taken(send(endpoint_.get(), data.at, data.bytes, data.description, to, context), "send");
 }
 
-bool Device::receive(void* data, std::size_t bytes, void* context) {
-  return taken(endpoint_->messages->recv(endpoint_.get(), data, bytes, nullptr, no_address, context),
+bool Device::receive(const Span& data, void* context) {
+  const auto receive = endpoint_->messages->recv;
+  return taken(receive(endpoint_.get(), data.at, data.bytes, data.description, no_address, context),
                "receive");
 }
 
-bool Device::send_tagged(std::uint64_t to, std::uint64_t tag, const void* data, std::size_t bytes,
-                         void* context) {
+bool Device::send_tagged(std::uint64_t to, std::uint64_t tag, const Span& data, void* context) {
   const auto send = endpoint_->tagged->send;
-  return taken(send(endpoint_.get(), data, bytes, nullptr, to, tag & tag_bits, context), "send");
+  return taken(send(endpoint_.get(), data.at, data.bytes, data.description, to, tag & tag_bits, context),
+               "send");
 }
 
-bool Device::receive_tagged(std::uint64_t tag, void* data, std::size_t bytes, void* context) {
+bool Device::receive_tagged(std::uint64_t tag, const Span& data, void* context) {
   const auto receive = endpoint_->tagged->recv;
-  return taken(receive(endpoint_.get(), data, bytes, nullptr, no_address, tag & tag_bits, 0, context),
-               "receive");
+  return taken(
+      receive(endpoint_.get(), data.at, data.bytes, data.description, no_address, tag & tag_bits, 0, context),
+      "receive");
 }
+
+bool Device::read(std::uint64_t from, const RemotePlace& place, const Span& data, void* context) {
+  const auto read = endpoint_->memory->read;
+  return taken(
+      read(endpoint_.get(), data.at, data.bytes, data.description, from, place.address, place.key, context),
+      "read");
+}
+
+// --- memory ----------------------------------------------------------------------------------------------
+
+Owned<Memory> Device::registered(const void* data, std::size_t bytes) {
+  constexpr int most_tries = 8;
+  const std::uint64_t access = flag_send | flag_receive | (reads_ ? flag_read | flag_remote_read : 0);
+  Memory* memory = nullptr;
+  int result = -ENOKEY;
+  for (int i = 0; i < most_tries && result == -ENOKEY; ++i) {
+    // Strangers can read what they know the key of.
+    const std::uint64_t key = memory_mode_ & memory_provider_key ? 0 : random_number() & key_bits_;
+    result = domain_->memory->reg(&domain_->object, data, bytes, access, 0, key, 0, &memory, nullptr);
+  }
+  if (result != 0) {
+    why_not_registered_ = library_.fi_strerror(-result);
+    return {};
+  }
+  Owned<Memory> owned(memory);
+  if (memory_mode_ & memory_endpoint) {
+    Object& object = memory->object;
+    if (object.calls->bind(&object, &endpoint_->object, 0) != 0) return {};
+    if (object.calls->control(&object, command_enable, nullptr) != 0) return {};
+  }
+  return owned;
+}
+
+RemotePlace Device::place_of(const Memory& memory, const void* begin, const void* data) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t base = memory_mode_ & memory_virtual ? 0 : reinterpret_cast<std::uintptr_t>(begin);
+  return {address - base, memory.key};
+}
+
+// --- completions -----------------------------------------------------------------------------------------
 
 int Device::completions(Completion* completions, std::size_t most) {
   const ssize_t count = queue_->calls->read(queue_.get(), completions, most);

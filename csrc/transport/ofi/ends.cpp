@@ -13,19 +13,29 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t longest_whole = 16 << 10;  // bytes: a copy costs less than another message
-constexpr int slots = 64;                        // small frames that the provider receives while nobody looks
-constexpr milliseconds neighbours_have{500};     // to answer when the ranks meet
+// Small frames that the provider receives while nobody looks; with their tails they fill a MiB.
+constexpr int slots = 63;
+constexpr milliseconds neighbours_have{500};  // to answer when the ranks meet
 constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100};
 
 // What must be the same on all ranks.
 std::string words_about(const ofi::Device& device) {
-  return device.provider() + " (address format " + std::to_string(device.format()) + ")";
+  return device.provider() + " (address format " + std::to_string(device.format()) +
+         (device.reads() ? ", with remote reads)" : ")");
+}
+
+void check_that_it_registers(ofi::Device& device) {
+  alignas(64) static std::byte some[4096];
+  if (!device.needs_descriptions() || device.registered(some, sizeof some)) return;
+  throw Error("provider " + device.provider() + " of libfabric registers no memory: " +
+              device.why_not_registered() + " (ulimit -l limits what may be locked)");
 }
 
 std::string opened(const ofi::Wish& wish, std::unique_ptr<ofi::Device>& device) {
   const SignalsBlocked blocked;  // in the threads of providers
   const HandlersKept kept;       // libpsm2 and libpsm_infinipath, which it loads, exit after Ctrl-C
   device = std::make_unique<ofi::Device>(wish);
+  check_that_it_registers(*device);
   return words_about(*device);
 }
 
@@ -86,17 +96,31 @@ OfiTransport::OfiTransport(int rank, int world, Settings settings, const ofi::Wi
       wish_(wish),
       slot_bytes_(std::min(longest_whole, device->longest_message() - sizeof(Tail))),
       peers_(static_cast<std::size_t>(world)),
-      device_(std::move(device)) {
+      device_(std::move(device)),
+      regions_(std::make_unique<ofi::Regions>(*device_)) {
   facts_.exchanges = exchanges;
   // Only where it takes the place of sockets, which nobody has chosen for the arrays either.
   facts_.for_devices = wish.must_be_faster;
   fabric = "messages go through provider " + device_->provider() + " of libfabric, domain " +
-           device_->domain() + ", " + device_->card();
+           device_->domain() + ", " + device_->card() +
+           (device_->reads() ? "; ranks read large messages where they are"
+                             : "; large messages are sent, without remote reads");
   const Lock lock(mutex_);
   if (device_->descriptor() >= 0) watch(device_->descriptor());
+  open_slots();
+}
+
+// Those that must be registered are one region, which stays in use.
+void OfiTransport::open_slots() {
+  const std::size_t each = (slot_bytes_ + sizeof(Tail) + 63) / 64 * 64;
+  if (device_->needs_descriptions()) {
+    arena_ = pool_.take(slots * each);
+    of_arena_ = regions_->of(*arena_);
+    for (int i = 0; i < slots; ++i) in_arena_.push_back({arena_->data + i * each, each, 1});
+  }
   for (int i = 0; i < slots; ++i) {
     Operation& operation = begin(Operation::Kind::slot, -1);
-    operation.buffer = pool_.take(slot_bytes_ + sizeof(Tail));
+    operation.buffer = arena_ ? &in_arena_[i] : pool_.take(slot_bytes_ + sizeof(Tail));
     receive(operation);
   }
 }
@@ -119,7 +143,9 @@ void OfiTransport::greet_neighbours() {
 
 // --- the callers' memory ---------------------------------------------------------------------------------
 
+// Of messages to a peer that takes no more.
 void OfiTransport::drop_waiting(int peer) {
+  drop_offers(peer);
   for (const Waiting& dropped : std::exchange(peers_[peer].waiting, {})) frames_.written(peer, dropped.frame);
 }
 
@@ -154,13 +180,19 @@ bool OfiTransport::uses_callers_memory() const {
                      [](const auto& one) { return one->busy && one->uses_callers_memory(); });
 }
 
+bool OfiTransport::receives_bulk() const {
+  return std::any_of(operations_.begin(), operations_.end(),
+                     [](const auto& one) { return one->busy && one->kind == Operation::Kind::bulk; });
+}
+
 // --- the end ---------------------------------------------------------------------------------------------
 
 // Frames that have not left yet, to peers that can be reached.
 std::size_t OfiTransport::unsent() const {
   std::size_t count = 0;
   for (const auto& one : operations_) {
-    count += one->busy && one->kind == Operation::Kind::send && !control_.has_left(one->peer);
+    const bool sends = one->kind == Operation::Kind::send || one->kind == Operation::Kind::offer;
+    count += one->busy && sends && !control_.has_left(one->peer);
   }
   for (int peer = 0; peer < world; ++peer) {
     if (!control_.has_left(peer)) count += peers_[peer].waiting.size();
@@ -192,21 +224,33 @@ void OfiTransport::see_off(Lock& lock) {
 
 // What the provider was doing is over.
 void OfiTransport::shut() {
+  for (const auto& one : operations_) one->region.reset();
+  of_arena_.reset();
+  if (regions_) counted_.registrations = regions_->registrations();
+  regions_.reset();
   device_.reset();
+  for (int peer = 0; peer < world; ++peer) drop_waiting(peer);
   for (const auto& one : operations_) {
     if (!one->busy) continue;
-    if (one->buffer) pool_.release(one->buffer);
+    const bool in_arena = arena_ && one->kind == Operation::Kind::slot;
+    if (one->buffer && !in_arena) pool_.release(one->buffer);
     if (one->landing.buffer) pool_.release(one->landing.buffer);
     if (one->frame) frames_.written(one->peer, *one->frame);
     end(*one);
   }
+  if (arena_) pool_.release(std::exchange(arena_, nullptr));
   late_.clear();
-  for (int peer = 0; peer < world; ++peer) drop_waiting(peer);
 }
 
-// In the child of a fork, the endpoint is the parent's.
+// In the child of a fork, the endpoint and what is registered are the parent's.
 OfiTransport::~OfiTransport() {
-  [[maybe_unused]] const ofi::Device* parents = disowned_ ? device_.release() : nullptr;
+  if (disowned_) {
+    for (auto& one : operations_) static_cast<void>(one.release());
+    operations_.clear();
+    static_cast<void>(new ofi::Regions::User(std::move(of_arena_)));
+    static_cast<void>(regions_.release());
+    static_cast<void>(device_.release());
+  }
   close();
 }
 

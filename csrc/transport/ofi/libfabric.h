@@ -16,14 +16,19 @@ constexpr std::uint32_t version(std::uint32_t major, std::uint32_t minor) {
 }
 constexpr std::uint32_t oldest = version(1, 9);
 
-constexpr std::uint64_t capability_message = 1 << 1, capability_tagged = 1 << 3;
+constexpr std::uint64_t capability_message = 1 << 1, capability_rma = 1 << 2, capability_tagged = 1 << 3;
+constexpr std::uint64_t flag_read = 1 << 8, flag_send = 1 << 11, flag_remote_read = 1 << 12;
 constexpr std::uint64_t flag_receive = 1 << 10, flag_transmit = 1 << 11;
 constexpr std::uint64_t mode_context = std::uint64_t{1} << 59, mode_context2 = std::uint64_t{1} << 52;
+// What registered memory is needed for, how it is addressed, and what that takes.
+constexpr int memory_local = 1 << 2, memory_virtual = 1 << 4, memory_allocated = 1 << 5,
+              memory_provider_key = 1 << 6, memory_endpoint = 1 << 9;
 constexpr int reliable_datagrams = 3, of_domain = 3, manual = 2, managed = 2, entries_of_messages = 2;
 constexpr int wait_none = 0, wait_by_descriptor = 3;
 constexpr int command_get_wait = 5, command_enable = 6;
 constexpr std::uint64_t no_address = ~std::uint64_t{0};
 constexpr int error_is_available = 259;
+constexpr std::uint64_t tag_bits = (1ULL << 56) - 1;  // that we ask providers to compare
 
 struct Object;
 struct ObjectCalls {
@@ -58,6 +63,11 @@ struct DomainAttributes {
   void* domain;
   char* name;
   int threading, control_progress, data_progress, resource_mgmt, av_type, mr_mode;
+  std::size_t mr_key_size, cq_data_size, cq_cnt, ep_cnt, tx_ctx_cnt, rx_ctx_cnt, max_ep_tx_ctx, max_ep_rx_ctx,
+      max_ep_stx_ctx, max_ep_srx_ctx, cntr_cnt, mr_iov_limit;
+  std::uint64_t caps, mode;
+  std::uint8_t* auth_key;
+  std::size_t auth_key_size, max_err_data, mr_cnt;
 };
 struct FabricAttributes {
   void* fabric;
@@ -175,15 +185,30 @@ struct TaggedCalls {
   ssize_t (*send)(Endpoint*, const void*, std::size_t, void* description, std::uint64_t to, std::uint64_t tag,
                   void* context);
 };
+struct MemoryCalls {
+  std::size_t size;
+  ssize_t (*read)(Endpoint*, void*, std::size_t, void* description, std::uint64_t from, std::uint64_t address,
+                  std::uint64_t key, void* context);
+};
 struct Endpoint {
   Object object;
   const void* calls;
   const NameCalls* names;
   const MessageCalls* messages;
-  const void* memory;
+  const MemoryCalls* memory;
   const TaggedCalls* tagged;
 };
 
+struct Memory {
+  Object object;
+  void* description;
+  std::uint64_t key;
+};
+struct RegisterCalls {
+  std::size_t size;
+  int (*reg)(Object*, const void*, std::size_t, std::uint64_t access, std::uint64_t offset,
+             std::uint64_t requested_key, std::uint64_t flags, Memory**, void* context);
+};
 struct DomainCalls {
   std::size_t size;
   int (*av_open)(Domain*, AddressesAttributes*, Addresses**, void* context);
@@ -193,6 +218,7 @@ struct DomainCalls {
 struct Domain {
   Object object;
   const DomainCalls* calls;
+  const RegisterCalls* memory;
 };
 
 // --- the library -----------------------------------------------------------------------------------------

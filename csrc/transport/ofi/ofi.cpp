@@ -20,12 +20,8 @@ using std::chrono::milliseconds;
 constexpr unsigned looks_per_look_at_sockets = 8;
 constexpr int most_failures = 64;  // at a look
 constexpr microseconds nap{50};
+constexpr milliseconds bulk_may_come{100};
 constexpr milliseconds trouble_is_final{500};  // the socket may still say that the peer has closed
-
-// Of a message that carries the bytes of one frame.
-std::uint64_t tag_of(std::uint64_t key, std::uint32_t bulk) {
-  return key << 16 | (bulk & 0xffff);
-}
 
 }  // namespace
 
@@ -90,48 +86,39 @@ void OfiTransport::push(int peer) {
 }
 
 bool OfiTransport::send_next(int peer, Waiting& next) {
-  Peer& theirs = peers_[peer];
   const Outgoing frame = next.frame;
-  const FrameHeader& header = frame.header;
-  if (header.bytes <= slot_bytes_) return send_whole(peer, frame.data, tail_of(peer, header, 0), frame);
-  if (next.bulk == 0) {
-    const std::uint32_t number = std::max(theirs.bulk + 1, std::uint32_t{1});
-    if (!send_whole(peer, nullptr, tail_of(peer, header, number), {})) return false;
-    next.bulk = theirs.bulk = number;
-  }
-  Operation& operation = begin(Operation::Kind::send, peer);
-  operation.frame = frame;
-  const std::uint64_t tag = tag_of(theirs.key_there, next.bulk);
-  if (device_->send_tagged(theirs.address, tag, frame.data, header.bytes, &operation)) return true;
-  end(operation);
-  return false;
+  if (frame.header.bytes > slot_bytes_) return send_bulk(peer, next);
+  return send_whole(peer, {frame.data, frame.header.bytes}, tail_of(peer, frame.header, next.bulk), frame);
 }
 
-// `data`: bytes before the tail, or null. `frame`: the frame that is then on the wire, if any.
-bool OfiTransport::send_whole(int peer, const void* data, const Tail& tail,
+// `data`: before the tail. `frame`: the frame that is then on the wire, if any.
+bool OfiTransport::send_whole(int peer, std::span<const std::byte> data, const Tail& tail,
                               const std::optional<Outgoing>& frame) {
-  const std::size_t bytes = data ? tail.header.bytes : 0;
-  const std::size_t all = bytes + sizeof tail;
+  const std::size_t bytes = data.size(), all = bytes + sizeof tail;
   const std::uint64_t to = peers_[peer].address;
   // No other user of the buffer reads what follows the bytes.
   const bool in_place = bytes > 0 && frame && frame->buffer && frame->buffer->users == 1 &&
-                        all <= frame->buffer->room && frame->buffer->data == data;
+                        all <= frame->buffer->room && frame->buffer->data == data.data();
   Buffer* buffer = in_place ? frame->buffer : pool_.take(all);
-  if (!in_place && bytes > 0) std::memcpy(buffer->data, data, bytes);
+  if (!in_place) std::copy(data.begin(), data.end(), buffer->data);
   std::memcpy(buffer->data + bytes, &tail, sizeof tail);
-  if (all <= device_->longest_injection()) {
-    const bool taken = device_->inject(to, buffer->data, all);
-    if (!in_place) pool_.release(buffer);
+  const bool injects = all <= device_->longest_injection();
+  bool taken = false;
+  if (injects) {
+    taken = device_->inject(to, buffer->data, all);
     if (taken && frame) frames_.written(peer, *frame);
-    return taken;
+  } else {
+    Operation& operation = begin(Operation::Kind::send, peer);
+    operation.frame = frame;
+    operation.buffer = in_place ? nullptr : buffer;
+    taken = describe(operation, *buffer) && device_->send(to, operation.span(buffer->data, all), &operation);
+    if (!taken) end(operation);
   }
-  Operation& operation = begin(Operation::Kind::send, peer);
-  operation.frame = frame;
-  operation.buffer = in_place ? nullptr : buffer;
-  if (device_->send(to, buffer->data, all, &operation)) return true;
-  if (!in_place) pool_.release(buffer);
-  end(operation);
-  return false;
+  if (!in_place && (injects || !taken)) pool_.release(buffer);
+  if (!taken || !frame) return taken;
+  counted_.sent.add(bytes);
+  if (!in_place) counted_.copied_to_send.add(bytes);
+  return true;
 }
 
 OfiTransport::Tail OfiTransport::tail_of(int peer, const FrameHeader& header, std::uint32_t bulk) const {
@@ -145,7 +132,7 @@ bool OfiTransport::send_at_once(int peer, const Outgoing& frame) {
   try {
     Tail tail = tail_of(peer, frame.header, 0);
     if (checks_frames()) seal(tail.header, frame.data);
-    return send_whole(peer, frame.data, tail, frame);
+    return send_whole(peer, {frame.data, frame.header.bytes}, tail, frame);
   } catch (const Error& error) {
     trouble_with(peer, error.what());
     return false;
@@ -192,20 +179,31 @@ OfiTransport::Operation& OfiTransport::begin(Operation::Kind kind, int peer) {
 
 void OfiTransport::end(Operation& operation) {
   operation.busy = false;
+  operation.region.reset();
   spare_.push_back(&operation);
+}
+
+// Registers a buffer for as long as the operation lasts, if the provider demands it. False: not now.
+bool OfiTransport::describe(Operation& operation, const Buffer& buffer) {
+  if (!device_->needs_descriptions()) return true;
+  operation.region = regions_->of(buffer);
+  return operation.region != nullptr;
 }
 
 // Opens a receive, now or later.
 void OfiTransport::receive(Operation& operation) {
-  const bool taken =
-      operation.kind == Operation::Kind::slot
-          ? device_->receive(operation.buffer->data, slot_bytes_ + sizeof(Tail), &operation)
-          : device_->receive_tagged(operation.tag, operation.landing.at, operation.header.bytes, &operation);
-  if (!taken) late_.push_back(&operation);
+  if (!post(operation)) late_.push_back(&operation);
+}
+
+bool OfiTransport::post(Operation& operation) {
+  if (operation.kind == Operation::Kind::bulk) return post_bulk(operation);
+  operation.region = of_arena_;
+  return device_->receive(operation.span(operation.buffer->data, slot_bytes_ + sizeof(Tail)), &operation);
 }
 
 bool OfiTransport::look() {
   if (!device_) return false;
+  regions_->follow();
   constexpr int most = 16, most_times = 4;
   ofi::Completion completions[most];
   bool moved = false;
@@ -246,15 +244,13 @@ void OfiTransport::finish(Operation& operation, std::size_t bytes) {
       if (!operation.buffer) operation.buffer = pool_.take(slot_bytes_ + sizeof(Tail));
       return receive(operation);
     case Operation::Kind::bulk:
-      if (bytes != operation.header.bytes) return failed(operation, "a message of another length");
-      if (checks_frames() && !is_intact(operation.header, operation.landing.at)) {
-        damaged_from_ = operation.peer;
-        if (operation.landing.buffer) pool_.release(operation.landing.buffer);
-        break;
+      if (operation.number == 0 && bytes != operation.header.bytes) {
+        return failed(operation, "a message of another length");
       }
-      frames_.landed(operation.peer, operation.header, operation.landing);
+      bulk_came(operation);
       break;
     case Operation::Kind::send:
+    case Operation::Kind::offer:
       if (operation.buffer) pool_.release(operation.buffer);
       if (operation.frame) frames_.written(operation.peer, *operation.frame);
   }
@@ -266,7 +262,7 @@ void OfiTransport::failed(Operation& operation, const std::string& why) {
   if (operation.kind == Operation::Kind::slot) return receive(operation);
   trouble_with(operation.peer, why);
   if (operation.kind == Operation::Kind::send) return finish(operation, 0);
-  if (operation.landing.buffer) pool_.release(operation.landing.buffer);
+  drop(operation);
   end(operation);
 }
 
@@ -294,35 +290,27 @@ Buffer* OfiTransport::frame_came(Buffer* buffer, std::size_t bytes) {
   try {
     const bool is_flow = tail.header.kind == FrameKind::message || tail.header.kind == FrameKind::credit;
     if (!is_flow) throw Error("a frame that belongs on a socket");
-    if (before != (tail.bulk == 0 ? tail.header.bytes : 0)) {
-      throw Error("a frame whose length differs from its header");
-    }
-    if (tail.bulk != 0) {
-      bulk_comes(peer, tail);
+    const bool is_bulk = tail.bulk != 0 && tail.header.kind == FrameKind::message;
+    if (is_bulk) {
+      bulk_comes(peer, tail, {buffer->data, before});
       return buffer;
     }
-    const Landing landing = frames_.land(peer, tail.header, buffer);
-    if (landing.buffer != buffer && before > 0) std::memcpy(landing.at, buffer->data, before);
+    if (before != tail.header.bytes) throw Error("a frame whose length differs from its header");
+    if (tail.bulk != 0) {
+      offer_was_read(peer, tail.bulk);
+      return buffer;
+    }
+    const Landing landing = frames_.land(peer, tail.header, arena_ ? nullptr : buffer);
+    const bool stays = landing.buffer == buffer;
+    if (!stays) std::copy_n(buffer->data, before, landing.at);
+    counted_.received.add(before);
+    if (!stays) counted_.copied_on_receipt.add(before);
     frames_.landed(peer, tail.header, landing);
-    return landing.buffer == buffer ? nullptr : buffer;
+    return stays ? nullptr : buffer;
   } catch (const Error& error) {
     control_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
   }
   return buffer;
-}
-
-void OfiTransport::bulk_comes(int peer, const Tail& tail) {
-  if (tail.header.kind != FrameKind::message || tail.header.bytes == 0) throw Error("a frame without bytes");
-  Operation& operation = begin(Operation::Kind::bulk, peer);
-  operation.header = tail.header;
-  try {
-    operation.landing = frames_.land(peer, tail.header);
-  } catch (const Error&) {
-    end(operation);
-    throw;
-  }
-  operation.tag = tag_of(tail.key, tail.bulk);
-  receive(operation);
 }
 
 // --- waiting ---------------------------------------------------------------------------------------------
@@ -340,7 +328,12 @@ void OfiTransport::interrupt() {
 bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
   const bool moved = look();
   if (in_trouble_) look_at_troubles();
-  if (damaged_from_ >= 0) report_damage(rank, std::exchange(damaged_from_, -1));
+  if (damaged_from_ >= 0) {
+    // Some versions of libfabric crash if an endpoint closes amid messages.
+    const auto until = Clock::now() + bulk_may_come;
+    while (device_ && receives_bulk() && Clock::now() < until) look();
+    report_damage(rank, std::exchange(damaged_from_, -1));
+  }
   if (moved || limit <= Clock::duration::zero()) {
     if (device_ && ++looks_ % looks_per_look_at_sockets != 0) return moved;
     return TcpTransport::progress(lock, Clock::duration::zero()) || moved;

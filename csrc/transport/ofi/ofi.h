@@ -5,16 +5,20 @@
 // key over a socket, whose ends have proved that they belong to the job. What arrives without the key is
 // ignored.
 //
-// A small frame is one message, with its header at the end. Of a large one the header goes first, and the
-// bytes then go directly from their source to their destination: they have a tag of their own.
+// A small frame is one message, with its header at the end. Of a large one the header goes first. If it says
+// where the bytes are, the receiver reads them, and says when it has. Otherwise they follow under a tag of
+// their own. Either way they go directly from their source to their destination.
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "transport/ofi/device.h"
+#include "transport/ofi/regions.h"
 #include "transport/tcp/tcp.h"
 
 namespace ringreduce {
@@ -37,6 +41,7 @@ class OfiTransport : public TcpTransport {
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(rank, world, exchange, wish_);
   }
+  std::vector<TransportCount> counts() const override;
 
  protected:
   void dispatch(int peer) override;
@@ -54,30 +59,40 @@ class OfiTransport : public TcpTransport {
     FrameHeader header;
     std::uint64_t key = 0;
     std::uint32_t from = 0;
-    std::uint32_t bulk = 0;  // the number of the message with the bytes, or 0: they are here
+    // The number of the message with the bytes, or 0: they are here. Of a credit: of the bytes that the
+    // sender has read.
+    std::uint32_t bulk = 0;
   };
   // What the provider is doing for us.
   struct Operation {
-    enum class Kind : std::uint8_t { slot, bulk, send };
+    enum class Kind : std::uint8_t { slot, bulk, send, offer };  // an offer is the peer's to read
 
     void* context[8] = {};  // the provider's
     Kind kind{};
     bool busy = false;
-    bool late = false;  // not accepted by the provider yet
     int peer = -1;
-    std::uint64_t tag = 0;
-    Buffer* buffer = nullptr;       // that receives a small frame, or has the copy of one that is sent
+    // Receives a small frame, has the copy of one that is sent, or receives bulk in the place of memory that
+    // is not registered.
+    Buffer* buffer = nullptr;
     std::optional<Outgoing> frame;  // that is on the wire after this
-    FrameHeader header{};           // of bulk that is received
+    ofi::Regions::User region;
+    // Of bulk that is received, or read if it has a number.
+    FrameHeader header{};
     Landing landing{};
+    std::uint64_t tag = 0;
+    std::uint32_t number = 0;
+    ofi::RemotePlace place;
+    std::byte* place_here() const { return buffer ? buffer->data : landing.at; }  // where bulk arrives
     bool uses_callers_memory() const {
-      return kind == Kind::bulk ? !landing.buffer
-                                : kind == Kind::send && frame && !buffer && frame->is_lent();
+      return kind == Kind::bulk ? !landing.buffer : frame && !buffer && frame->is_lent();
+    }
+    ofi::Span span(void* at, std::size_t bytes) const {
+      return {at, bytes, region ? region->memory->description : nullptr};
     }
   };
   struct Waiting {
     Outgoing frame;
-    std::uint32_t bulk = 0;  // the number of the frame's bytes, if its header has been sent
+    std::uint32_t bulk = 0;  // see Tail; of a message: its header has been sent
   };
   struct Peer {
     bool greeted = false;  // knows our endpoint
@@ -85,6 +100,7 @@ class OfiTransport : public TcpTransport {
     std::uint64_t address = ofi::no_address;
     std::uint64_t key = 0, key_there = 0;  // of what it sends, and of what we send
     std::uint32_t bulk = 0;                // messages sent so far
+    std::map<std::uint32_t, Operation*> offers;
     std::deque<Waiting> waiting;
     std::string trouble;  // that the fabric has with it
     Clock::time_point since;
@@ -95,6 +111,7 @@ class OfiTransport : public TcpTransport {
   static std::unique_ptr<OfiTransport> create_with(std::unique_ptr<ofi::Device> device, int rank, int world,
                                                    const Exchange& exchange, const ofi::Wish& wish);
 
+  void open_slots();
   void greet_neighbours();
 
   // sending
@@ -102,7 +119,8 @@ class OfiTransport : public TcpTransport {
   void queue_up(int peer);
   void push(int peer);
   bool send_next(int peer, Waiting& next);
-  bool send_whole(int peer, const void* data, const Tail& tail, const std::optional<Outgoing>& frame);
+  bool send_whole(int peer, std::span<const std::byte> data, const Tail& tail,
+                  const std::optional<Outgoing>& frame);
   Tail tail_of(int peer, const FrameHeader& header, std::uint32_t bulk) const;
   void trouble_with(int peer, const std::string& what);
   void look_at_troubles();
@@ -110,7 +128,9 @@ class OfiTransport : public TcpTransport {
   // receiving and completing
   Operation& begin(Operation::Kind kind, int peer);
   void end(Operation& operation);
+  bool describe(Operation& operation, const Buffer& buffer);
   void receive(Operation& operation);
+  bool post(Operation& operation);
   bool look();
   void look_at_failures();
   void try_again();
@@ -118,13 +138,24 @@ class OfiTransport : public TcpTransport {
   void failed(Operation& operation, const std::string& why);
   static bool arrived_intact(const Tail& tail, const void* data, std::size_t bytes);
   Buffer* frame_came(Buffer* buffer, std::size_t bytes);
-  void bulk_comes(int peer, const Tail& tail);
+
+  // large messages
+  ofi::Regions::User region_of(Outgoing& frame);
+  bool send_bulk(int peer, Waiting& next);
+  void bulk_comes(int peer, const Tail& tail, std::span<const std::byte> place);
+  bool post_bulk(Operation& operation);
+  void drop(Operation& operation);
+  void bulk_came(Operation& operation);
+  void offer_was_read(int peer, std::uint32_t number);
+  void drop_offers(int peer);
+
   bool look_a_while(Lock& lock, Clock::duration limit);
 
   // ending
   void drop_waiting(int peer);
   void let_go_of_lent();
   bool uses_callers_memory() const;
+  bool receives_bulk() const;
   std::size_t unsent() const;
   bool all_have_left() const;
   void shut();
@@ -132,6 +163,8 @@ class OfiTransport : public TcpTransport {
   const ofi::Wish wish_;
   const std::size_t slot_bytes_;  // of the longest frame that goes with its header
   std::vector<Peer> peers_;
+  Buffer* arena_ = nullptr;  // with the slots, if they must be registered
+  std::vector<Buffer> in_arena_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Operation*> spare_;
   std::vector<Operation*> late_;
@@ -141,7 +174,14 @@ class OfiTransport : public TcpTransport {
       -1;  // the rank whose frame was damaged, until that is reported, which closes the device
   unsigned looks_ = 0;
   std::atomic<bool> interrupted_{false};
-  std::unique_ptr<ofi::Device> device_;  // null once it is over; uses the operations
+  struct {
+    Count sent, received, read, copied_to_send, copied_on_receipt;  // bytes of messages
+    std::uint64_t registrations = 0;
+  } counted_;
+  // Null once it is over; uses the operations.
+  std::unique_ptr<ofi::Device> device_;
+  std::unique_ptr<ofi::Regions> regions_;
+  ofi::Regions::User of_arena_;
 };
 
 }  // namespace ringreduce

@@ -4,6 +4,8 @@
 #include <bit>
 #include <new>
 
+#include "transport/interface/page_changes.h"
+
 namespace ringreduce {
 namespace {
 
@@ -11,6 +13,7 @@ constexpr std::align_val_t line{64};
 constexpr std::size_t extra = 64;  // bytes
 
 void destroy(Buffer* buffer) {
+  page_changes::note(buffer->data, buffer->room);
   ::operator delete(buffer->data, line);
   delete buffer;
 }

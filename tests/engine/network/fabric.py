@@ -6,10 +6,13 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import ringreduce
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = Path(__file__).with_name("programs")
@@ -27,6 +30,20 @@ try:
 except (ringreduce.Error, ValueError) as error:
     print(error)
 """
+
+SCENARIO = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import ringreduce
+from rank import collectives
+with ringreduce.init(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], transport="ofi", timeout=60) as comm:
+    print(collectives(comm))
+"""
+
+
+def over(transport: str, function: Callable[..., Any], ranks: int, *args: Any, **options: Any) -> list[Any]:
+    """What the function returns on so many ranks."""
+    return ringreduce.run(function, ranks, *args, transport=transport, timeout=60, **options)
 
 
 def begin(*variables: Mapping[str, str], program: str = FAILING) -> list[subprocess.Popen[str]]:

@@ -169,7 +169,8 @@ count = int(__import__("os").environ["COUNT"])
 mark = np.zeros(count, "uint8")
 mark[100:112] = np.frombuffer(b"said by rank", "uint8")
 with ringreduce.init(rank, size, place, transport="ofi", timeout=10) as comm:
-    x = mark.copy() if rank == 0 else np.zeros_like(mark)
+    x = ringreduce.zeros(count, "uint8")
+    x[:] = mark if rank == 0 else 0
     try:
         comm.barrier()
         comm.broadcast(x, 0, algorithm="chain")
@@ -181,16 +182,27 @@ with ringreduce.init(rank, size, place, transport="ofi", timeout=10) as comm:
 """
 
 
-def outcomes(shim, count, at, size=2, check="1"):
-    variables = {"RINGREDUCE_TCP_CHECK": check, "COUNT": str(count), "RINGREDUCE_OFI_PROVIDER": "tcp"}
-    flip = {**shim("flip", SHIM_MARK="said by rank", SHIM_AT=str(at)), **variables}
-    return said(flip, *[variables] * (size - 1), program=SAY)
+def outcomes(shim, count, at, size=2, check="1", reads="0"):
+    """Rank 0's bytes change: where it sends them, or, if rank 1 reads them, there."""
+    variables = {
+        "RINGREDUCE_TCP_CHECK": check,
+        "COUNT": str(count),
+        "RINGREDUCE_OFI_PROVIDER": "tcp",
+        "RINGREDUCE_OFI_RMA": reads,
+    }
+    ranks = [variables] * size
+    ranks[int(reads)] = {**shim("flip", SHIM_MARK="said by rank", SHIM_AT=str(at)), **variables}
+    return said(*ranks, program=SAY)
+
+
+BULK = 1 << 20
+ways = pytest.mark.parametrize(("count", "reads"), [(1000, "0"), (BULK, "0"), (BULK, "1")])
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("count", [1000, 1 << 20])
-def test_a_bit_of_data(count, size, shim):
-    for text in outcomes(shim, count, 3, size):
+@ways
+def test_a_bit_of_data(count, reads, size, shim):
+    for text in outcomes(shim, count, 3, size, reads=reads):
         assert text.startswith("rank 1 received a damaged frame from rank 0: bytes changed on the way"), text
         assert text.endswith(f" ofi {size}"), text
 
@@ -201,13 +213,14 @@ def test_a_bit_of_a_header(at, shim):
         assert text.startswith("rank 1 received a damaged frame from rank 0: bytes changed on the way"), text
 
 
-@pytest.mark.parametrize("count", [1000, 1 << 20])
-def test_without_the_check_nobody_notices(count, shim):
-    assert outcomes(shim, count, 3, check="0") == ["right", "wrong"]
+@ways
+def test_without_the_check_nobody_notices(count, reads, shim):
+    assert outcomes(shim, count, 3, check="0", reads=reads) == ["right", "wrong"]
 
 
-def test_checksums_on_messages_that_nobody_changes(shim):
-    variables = {"RINGREDUCE_TCP_CHECK": "1", "COUNT": str(1 << 20)}
+@pytest.mark.parametrize("reads", ["0", "1"])
+def test_checksums_on_messages_that_nobody_changes(reads, shim):
+    variables = {"RINGREDUCE_TCP_CHECK": "1", "COUNT": str(BULK), "RINGREDUCE_OFI_RMA": reads}
     assert said(*[variables] * 3, program=SAY) == ["right"] * 3
 
 

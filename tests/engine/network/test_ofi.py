@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabric import FAILING, PROGRAMS, ROOT, needs_headers, said
+from fabric import FAILING, PROGRAMS, ROOT, needs_headers, over, said
 from rank import collectives
 
 import ringreduce
@@ -34,10 +34,6 @@ def handler(number):
 numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGUSR1]
 before = [handler(number) for number in numbers]
 """
-
-
-def over(transport, function, ranks, *args, **options):
-    return ringreduce.run(function, ranks, *args, transport=transport, timeout=60, **options)
 
 
 @needs_headers
@@ -112,22 +108,6 @@ def test_hosts(tmp_path):
 
 
 # --- what providers lack ---------------------------------------------------------------------------------------------
-
-SCENARIO = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import ringreduce
-from rank import collectives
-with ringreduce.init(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], transport="ofi", timeout=60) as comm:
-    print(collectives(comm))
-"""
-
-
-@needs_headers
-@pytest.mark.parametrize("what", ["short", "deaf"])
-def test_what_providers_may_lack(what, shim):
-    """A message that the provider does not send at once goes in pieces. Without a descriptor, ranks look again."""
-    assert said(shim(what), shim(what), program=SCENARIO) == ["ofi", "ofi"]
 
 
 @needs_headers

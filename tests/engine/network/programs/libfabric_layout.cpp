@@ -5,6 +5,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
 #include <type_traits>
@@ -53,6 +54,9 @@ SAME(DomainAttributes, data_progress, fi_domain_attr, data_progress);
 SAME(DomainAttributes, resource_mgmt, fi_domain_attr, resource_mgmt);
 SAME(DomainAttributes, av_type, fi_domain_attr, av_type);
 SAME(DomainAttributes, mr_mode, fi_domain_attr, mr_mode);
+SAME(DomainAttributes, mr_key_size, fi_domain_attr, mr_key_size);
+SAME(DomainAttributes, mr_iov_limit, fi_domain_attr, mr_iov_limit);
+SAME(DomainAttributes, mr_cnt, fi_domain_attr, mr_cnt);
 SAME(FabricAttributes, prov_name, fi_fabric_attr, prov_name);
 SAME(FabricAttributes, api_version, fi_fabric_attr, api_version);
 SAME(Info, next, fi_info, next);
@@ -72,6 +76,11 @@ SAME(DomainCalls, av_open, fi_ops_domain, av_open);
 SAME(DomainCalls, cq_open, fi_ops_domain, cq_open);
 SAME(DomainCalls, endpoint, fi_ops_domain, endpoint);
 SAME(Domain, calls, fid_domain, ops);
+SAME(Domain, memory, fid_domain, mr);
+SAME(RegisterCalls, reg, fi_ops_mr, reg);
+SAME(Memory, description, fid_mr, mem_desc);
+SAME(Memory, key, fid_mr, key);
+static_assert(sizeof(ofi::Memory) == sizeof(fid_mr));
 SAME(AddressesAttributes, type, fi_av_attr, type);
 SAME(AddressesAttributes, count, fi_av_attr, count);
 SAME(AddressesAttributes, flags, fi_av_attr, flags);
@@ -107,10 +116,17 @@ SAME(TaggedCalls, send, fi_ops_tagged, send);
 SAME(Endpoint, calls, fid_ep, ops);
 SAME(Endpoint, names, fid_ep, cm);
 SAME(Endpoint, messages, fid_ep, msg);
+SAME(MemoryCalls, read, fi_ops_rma, read);
+SAME(Endpoint, memory, fid_ep, rma);
 SAME(Endpoint, tagged, fid_ep, tagged);
 
 static_assert(ofi::version(1, 9) == FI_VERSION(1, 9));
 static_assert(ofi::capability_message == FI_MSG && ofi::capability_tagged == FI_TAGGED);
+static_assert(ofi::capability_rma == FI_RMA && ofi::flag_read == FI_READ && ofi::flag_send == FI_SEND);
+static_assert(ofi::flag_remote_read == FI_REMOTE_READ);
+static_assert(ofi::memory_local == FI_MR_LOCAL && ofi::memory_virtual == FI_MR_VIRT_ADDR);
+static_assert(ofi::memory_allocated == FI_MR_ALLOCATED && ofi::memory_provider_key == FI_MR_PROV_KEY);
+static_assert(ofi::memory_endpoint == FI_MR_ENDPOINT);
 static_assert(ofi::flag_receive == FI_RECV && ofi::flag_transmit == FI_TRANSMIT);
 static_assert(ofi::mode_context == FI_CONTEXT && ofi::mode_context2 == FI_CONTEXT2);
 static_assert(ofi::reliable_datagrams == FI_EP_RDM && ofi::of_domain == FI_THREAD_DOMAIN);
