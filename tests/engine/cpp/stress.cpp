@@ -320,7 +320,7 @@ std::unique_ptr<Transport> by_sockets(int rank, int world, const Exchange& excha
 }
 
 std::unique_ptr<Transport> by_fabric(int rank, int world, const Exchange& exchange) {
-  return OfiTransport::create(rank, world, exchange);
+  return OfiTransport::create(rank, world, exchange, OfiTransport::wish_by_environment());
 }
 
 void with_processes(int world) {
