@@ -192,10 +192,10 @@ bool OfiTransport::describe(Operation& operation, const Buffer& buffer) {
 
 // Opens a receive, now or later.
 void OfiTransport::receive(Operation& operation) {
-  if (!post(operation)) late_.push_back(&operation);
+  if (!begin_receive(operation)) late_.push_back(&operation);
 }
 
-bool OfiTransport::post(Operation& operation) {
+bool OfiTransport::begin_receive(Operation& operation) {
   if (operation.kind == Operation::Kind::bulk) return post_bulk(operation);
   operation.region = of_arena_;
   return device_->receive(operation.span(operation.buffer->data, slot_bytes_ + sizeof(Tail)), &operation);

@@ -130,7 +130,7 @@ class OfiTransport : public TcpTransport {
   void end(Operation& operation);
   bool describe(Operation& operation, const Buffer& buffer);
   void receive(Operation& operation);
-  bool post(Operation& operation);
+  bool begin_receive(Operation& operation);
   bool look();
   void look_at_failures();
   void try_again();
