@@ -97,10 +97,9 @@ class Pool {
     if (!has_arrays_.load(std::memory_order_relaxed)) return std::nullopt;
     const auto address = reinterpret_cast<Address>(data);
     const std::lock_guard lock(mutex_);
-    const Place found = blocks_.holder(address);
+    const Place found = holding(address, bytes);
     if (!blocks_.is_block(found)) return std::nullopt;
     const auto& [start, block] = *found;
-    if (block.free() || address + bytes > start + block.bytes) return std::nullopt;
     if (uses && block.state == State::own && address == start && bytes >= block.asked) use(*found);
     if (block.state != State::shared) return std::nullopt;
     return block.array->locate(address);
@@ -110,10 +109,9 @@ class Pool {
     if (!has_arrays_.load(std::memory_order_relaxed)) return std::nullopt;
     const auto address = reinterpret_cast<Address>(data);
     const std::lock_guard lock(mutex_);
-    const Place found = blocks_.holder(address);
+    const Place found = holding(address, bytes);
     if (!blocks_.is_block(found)) return std::nullopt;
     const auto& [start, block] = *found;
-    if (block.free() || address + bytes > start + block.bytes) return std::nullopt;
     return Extent{reinterpret_cast<std::byte*>(start), block.bytes};
   }
 
@@ -127,6 +125,14 @@ class Pool {
   Place starting(const void* memory) {
     const Place block = blocks_.all().find(reinterpret_cast<Address>(memory));
     return blocks_.is_block(block) && !block->second.free() ? block : blocks_.none();
+  }
+
+  // The block in use that holds all these bytes, if any.
+  Place holding(Address address, std::size_t bytes) {
+    const Place found = blocks_.holder(address);
+    if (!blocks_.is_block(found)) return found;
+    const auto& [start, block] = *found;
+    return !block.free() && address + bytes <= start + block.bytes ? found : blocks_.none();
   }
 
   // Memory with pages comes first, and of that the smaller block.
