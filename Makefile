@@ -17,7 +17,9 @@
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
 #   make test-arm64  tests for arm64 under qemu, which it installs with apt-get (ten minutes; STEPS="schedules": of others)
-#   make wheel     the source distribution and manylinux wheels, in dist (make sdist: the former alone)
+#   make wheel     the source distribution and wheels, in dist (make sdist: the former alone; ARCH=aarch64: for arm64; LIBC=musl)
+#   make test-wheels  installs the wheels in dist where they belong, and tries them (ARCH and LIBC as above)
+#   make test-compilers  compiles the sources with g++ 13 to 15 and clang, in Debian systems that it unpacks (COMPILERS="g++-13")
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -56,10 +58,10 @@ CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
 
 .PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model test-freethreaded chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
-  sdist wheel
+  sdist wheel test-wheels test-compilers
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,20s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,/make lint/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -160,7 +162,7 @@ test-freethreaded: engine $(FREE)/.ready
 	@$(FREE)/bin/python -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(FREE_TESTS)
 
 $(CURDIR)/build/python3.13t/bin/python3.13t:
-	packaging/free_threaded_python.sh 3.13 $(CURDIR)/build/python3.13t
+	packaging/cpython.sh 3.13 $(CURDIR)/build/python3.13t --disable-gil
 
 $(FREE)/.ready: | $(FREE_THREADED)
 	$(FREE_THREADED) -m venv $(FREE)
@@ -242,10 +244,16 @@ emulated: emulated-gpu
 # Wheels for those Pythons of the list that are there, with the torch backend for those versions of torch.
 WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14 python3.13t python3.14t
 WHEEL_TORCH ?= 2.13.0 2.14.1 2.15.0
+WHEEL_FOR = $(ARCH:%=--arch %) $(LIBC:%=--libc %)
 sdist: $(VENV)/.build
 	@$(BIN)/python packaging/wheels.py sdist
 wheel: $(VENV)/.build
-	@$(BIN)/python packaging/wheels.py wheel -j $(JOBS) --python $(WHEEL_PYTHONS) --torch $(WHEEL_TORCH)
+	@$(BIN)/python packaging/wheels.py wheel -j $(JOBS) $(WHEEL_FOR) --python $(WHEEL_PYTHONS) --torch $(WHEEL_TORCH)
+test-wheels: $(VENV)/.build
+	@$(BIN)/python tests/wheels.py $(WHEEL_FOR) --python $(WHEEL_PYTHONS)
+COMPILERS ?=
+test-compilers: $(VENV)/.build
+	@$(BIN)/python tests/compilers.py -j $(JOBS) $(COMPILERS)
 
 # --- checks --------------------------------------------------------------------------------------------------
 

@@ -48,8 +48,14 @@ def unpacked(suite: str, packages: str, folder: Path, processor: str) -> Path:
     shutil.rmtree(part, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     how = ["--mode=chrootless", "--variant=extract", f"--architectures={processor}"]
+    how += ['--aptopt=Acquire::Check-Valid-Until "false"']  # a mirror's copy of sid may be weeks old
+    # Its main archive alone: others close first, when a suite becomes old.
+    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"]
+    mirror = subprocess.run(words, check=True, capture_output=True, text=True).stdout.partition("\n")[0]
     done = subprocess.run(
-        ["mmdebstrap", *how, f"--include={packages}", suite, part], capture_output=True, text=True
+        ["mmdebstrap", *how, f"--include={packages}", suite, part, f"deb {mirror} {suite} main"],
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         sys.exit(f"mmdebstrap {suite}: {done.stderr}")

@@ -1,7 +1,10 @@
-"""Builds the torch backend's module for a torch that is unpacked, not installed: torch_module.py TORCH LIBRARY FOLDER.
+"""Builds the torch backend's module for a torch that is unpacked, not installed.
+
+    torch_module.py TORCH LIBRARY FOLDER SUFFIX
 
 Such a torch cannot be imported without all that it needs, among it gigabytes of CUDA. The module is for the Python that
-runs this. It is built as on first use (ringreduce/frameworks/torch/build.py), but finds libringreduce.so beside it.
+runs this, on the platform of SUFFIX. It is built as on first use (ringreduce/frameworks/torch/build.py), but finds
+libringreduce.so beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -32,12 +36,13 @@ def stand_in(folder: Path) -> ModuleType:
     return torch
 
 
-def main(folder: Path, library: Path, into: Path) -> None:
+def main(folder: Path, library: Path, into: Path, suffix: str) -> None:
     sys.modules["torch"] = stand_in(folder / "torch")
+    sysconfig.get_config_vars()["EXT_SUFFIX"] = suffix
     from packaging.specifiers import SpecifierSet
 
-    from ringreduce.backend import build
     from ringreduce.build import on_first_use as building
+    from ringreduce.frameworks.torch import build
 
     (metadata,) = folder.glob("*.dist-info/METADATA")
     (needed,) = re.findall(r"^Requires-Python: *(.+)$", metadata.read_text(), re.MULTILINE)
@@ -53,4 +58,4 @@ def main(folder: Path, library: Path, into: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:4]), sys.argv[4])

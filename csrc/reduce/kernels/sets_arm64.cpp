@@ -2,6 +2,10 @@
 
 #include "reduce/instruction_sets.h"
 
+#ifndef HWCAP2_BF16
+#define HWCAP2_BF16 (1 << 14)  // Linux 5.6; Debian 11's headers lack it
+#endif
+
 namespace ringreduce {
 
 namespace neon_bf16 {
