@@ -257,7 +257,7 @@ nb::object new_rows(nb::handle like, std::size_t count) {
   std::copy_n(PyArray_DIMS(array), PyArray_NDIM(array), shape);
   shape[0] = static_cast<npy_intp>(count);
   PyArray_Descr* const dtype = PyArray_DESCR(array);
-  Py_INCREF(dtype);  // PyArray_Empty takes a reference
+  Py_INCREF(reinterpret_cast<PyObject*>(dtype));  // PyArray_Empty takes a reference
   nb::object made = nb::steal(PyArray_Empty(PyArray_NDIM(array), shape, dtype, 0));
   if (!made.is_valid()) throw nb::python_error();
   return made;
