@@ -3,7 +3,7 @@ if(NOT RINGREDUCE_PYTHON)
   return()
 endif()
 
-set(facts "compiler: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\n")
+set(facts "compiler: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\nnanobind: ${nanobind_VERSION}\n")
 if(TARGET ringreduce_cuda)
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " gpus)
   string(REGEX REPLACE "([0-9]+)-real" "sm_\\1" gpus "${gpus}")
@@ -15,7 +15,7 @@ set(RINGREDUCE_COMMIT "" CACHE STRING "The commit that is built, where the sourc
 install(CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(commit \"${RINGREDUCE_COMMIT}\")\nset(facts \"${facts}\")" COMPONENT engine)
 install(CODE [==[
   if(NOT commit AND EXISTS "${source}/.git")
-    execute_process(COMMAND git describe --always --dirty --exclude * WORKING_DIRECTORY "${source}"
+    execute_process(COMMAND git describe --always --abbrev=12 --dirty --exclude * WORKING_DIRECTORY "${source}"
       OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
   if(commit)

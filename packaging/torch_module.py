@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -51,9 +51,10 @@ def main(folder: Path, library: Path, into: Path, suffix: str) -> None:
         print(f"{folder.name} does not run with Python {here}")
         return
     building.LIBRARY = library
-    built = building.built(build.recipe())
-    module = shutil.copy(built, into)
-    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", module], check=True)
+    recipe = build.recipe()
+    there = {f"-Wl,-rpath,{library.parent}": "-Wl,-rpath,$ORIGIN"}
+    beside = replace(recipe, command=lambda *of: [there.get(word, word) for word in recipe.command(*of)])
+    module = shutil.copy(building.built(beside), into)
     print(f"{Path(module).stat().st_size / 1e6:.2f} MB  {Path(module).name}")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import reproducible
 import roots
 from platforms import OF_DEBIAN, Platform, run
 
@@ -47,9 +48,12 @@ def sdist(into: Path) -> Path:
         copy = Path(scratch) / "ringreduce"
         shutil.copytree(ROOT, copy, ignore=_left_out)
         hook = "import sys, scikit_build_core.setuptools.build_meta as hooks; hooks.build_sdist(sys.argv[1])"
-        subprocess.run([sys.executable, "-c", hook, into], cwd=copy, check=True, stdout=subprocess.DEVNULL)
-    (made,) = into.glob("ringreduce-*.tar.gz")
-    return made
+        subprocess.run([sys.executable, "-c", hook, scratch], cwd=copy, check=True, stdout=subprocess.DEVNULL)
+        (made,) = Path(scratch).glob("ringreduce-*.tar.gz")
+        shutil.unpack_archive(made, scratch)
+        folder = made.with_name(made.name.removesuffix(".tar.gz"))
+        reproducible.pack(folder, into / made.name, reproducible.date(ROOT))
+    return into / made.name
 
 
 def unpack(archive: Path) -> Path:
@@ -61,7 +65,10 @@ def unpack(archive: Path) -> Path:
 
 def commit() -> str:
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True
+        ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude", "*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.strip()
 
@@ -237,6 +244,7 @@ def main() -> None:
     asked.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = asked.parse_args()
     into = options.into.resolve()
+    reproducible.settle(ROOT)
     target = Platform(options.arch, options.libc, BUILD / f"{options.arch}-linux-{options.libc}")
     for old in (*into.glob("ringreduce-*.tar.gz"), *into.glob(target.wheels)):
         old.unlink()
