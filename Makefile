@@ -20,6 +20,7 @@
 #   make wheel     the source distribution and wheels, in dist (make sdist: the former alone; ARCH=aarch64: for arm64; LIBC=musl)
 #   make test-wheels  installs the wheels in dist where they belong, and tries them (ARCH and LIBC as above)
 #   make test-compilers  compiles the sources with g++ 13 to 15 and clang, in Debian systems that it unpacks (COMPILERS="g++-13")
+#   make release   all that a release needs, in dist/VERSION, built twice and compared (RELEASE_FLAGS=--rehearse: to try it)
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -58,7 +59,7 @@ CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
 
 .PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model test-freethreaded chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
-  sdist wheel test-wheels test-compilers
+  sdist wheel release test-wheels test-compilers
 .DEFAULT_GOAL := help
 help:
 	@sed -n '2,/make lint/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -191,6 +192,10 @@ $(VENV)/.tools: $(VENV)/.torch
 	  $(PIP) install --no-build-isolation --editable '.[test,dev]' pytorch-optimizer
 	@touch $@
 
+$(VENV)/.release: $(VENV)/.tools
+	$(PIP) install 'twine>=6'
+	@touch $@
+
 $(VENV)/.plot: $(VENV)/.torch
 	$(PIP) install matplotlib tqdm
 	@touch $@
@@ -254,6 +259,12 @@ test-wheels: $(VENV)/.build
 COMPILERS ?=
 test-compilers: $(VENV)/.build
 	@$(BIN)/python tests/compilers.py -j $(JOBS) $(COMPILERS)
+
+# Names of Pythons as wheels have them, and of platforms as packaging/release.py has.
+RELEASE_PYTHONS ?= cp310 cp311 cp312 cp313 cp314 cp313t cp314t
+RELEASE_FLAGS ?=
+release: docs $(VENV)/.release
+	@$(BIN)/python packaging/release.py -j $(JOBS) --pythons $(RELEASE_PYTHONS) --torch $(WHEEL_TORCH) $(RELEASE_FLAGS)
 
 # --- checks --------------------------------------------------------------------------------------------------
 
