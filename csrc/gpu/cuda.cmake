@@ -92,5 +92,7 @@ set_target_properties(ringreduce_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static  # loads even if there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+# nvcc names files after its process, and what is in unnamed namespaces after the folder: kernels have names, and the
+# symbols of files are left out, so that every build has the same bits.
+target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,--strip-all)
 install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce COMPONENT cuda)

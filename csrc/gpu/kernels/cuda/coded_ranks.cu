@@ -2,7 +2,6 @@
 #include "gpu/kernels/cuda/rank_kernels.h"
 
 namespace ringreduce::device {
-namespace {
 
 __global__ void __launch_bounds__(rank_threads, 2) run_coded_rank(const __grid_constant__ Errand errand) {
   __shared__ InterpreterShared shared;
@@ -13,8 +12,6 @@ __global__ void __launch_bounds__(rank_threads, 2) run_coded_rank(const __grid_c
   });
   CodedInterpreter(block, shared, errand, pass).run();
 }
-
-}  // namespace
 
 const void* coded_rank_kernel() {
   return reinterpret_cast<const void*>(run_coded_rank);

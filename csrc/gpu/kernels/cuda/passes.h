@@ -25,7 +25,7 @@ RINGREDUCE_APART void run_pass(const Spans& spans, std::size_t thread, std::size
   }
   combine<Format, Op, 0>(spans, thread, threads);
 }
-static RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
+RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
   combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
 }
 

@@ -8,7 +8,7 @@
 #define RINGREDUCE_DEVICE __device__ __forceinline__
 // Precedes a template that calls its argument, for the host or the device, wherever it is called itself.
 #define RINGREDUCE_ANYWHERE _Pragma("nv_exec_check_disable")
-#define RINGREDUCE_APART __device__ __noinline__
+#define RINGREDUCE_APART inline __device__ __noinline__
 #define RINGREDUCE_UNROLL _Pragma("unroll")
 #define RINGREDUCE_NO_UNROLL _Pragma("unroll 1")
 
