@@ -227,7 +227,7 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *uploaded], check=True)
     parameters = {name: getattr(options, name) for name in ("pythons", "torch", "platforms")}
     statement = provenance(digests(into), commit, parameters, packages(first.parent), started)
-    (into / "provenance.intoto.json").write_text(json.dumps(statement, indent=2) + "\n")
+    (into / "provenance.json").write_text(json.dumps(statement, indent=2) + "\n")
     checksums(into)
     shutil.rmtree(CLONES)
     say_how_to_publish(into, number, commit, uploaded)
