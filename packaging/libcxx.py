@@ -26,7 +26,7 @@ SCRIPT = """#!/bin/sh
 export ZIG_GLOBAL_CACHE_DIR='{folder}/cache' ZIG_LOCAL_CACHE_DIR='{folder}/cache'
 case " $* " in
 *" -c "* | *" -E "*) exec {compiler} {compile} -isystem '{folder}/include' "$@" -Wno-error ;;
-*) exec {compiler} -nostdlib++ -dynamic -s "$@" -L'{folder}' -lcxx ;;
+*) exec {compiler} -nostdlib++ -dynamic -s "$@" -L'{folder}' -lcxx {libgcc} ;;
 esac
 """
 
@@ -36,7 +36,16 @@ def script(zig: Path, triplet: str, folder: Path) -> str:
     compiler = [str(zig), "c++", "-target", triplet]
     if not (folder / NAME).exists():
         _build([*compiler, *COMPILE], zig.parent / "lib", folder)
-    return SCRIPT.format(folder=folder, compiler=" ".join(compiler), compile=" ".join(COMPILE))
+    # What asks for the processor's features; zig lacks it, and it needs no C library.
+    libgcc = subprocess.run(
+        ["g++", "-print-libgcc-file-name"], check=True, capture_output=True, text=True
+    ).stdout
+    # zig switches it off one by one, also where a function asks for SSE 4.2, which implies it.
+    options = [*COMPILE, *(["-mcrc32"] if triplet.startswith("x86_64") else [])]
+    options += ["-include", "cstdio"]  # nanobind relies on other headers for it
+    return SCRIPT.format(
+        folder=folder, compiler=" ".join(compiler), compile=" ".join(options), libgcc=libgcc.strip()
+    )
 
 
 def _build(compiler: list[str], sources: Path, folder: Path) -> None:
