@@ -154,7 +154,9 @@ class Model(Table):
         )  # fmt: skip
         rate = 1 / between["transfer"] if between else math.inf
         topology = Flat(hosts=world // each, ranks_per_host=each, rate=rate, latency_us=0)
-        return Network(topology=topology, costs=costs)
+        fitted = self.made.get("transport", "").removeprefix("shm+")
+        transport: Any = fitted if fitted in ("ofi", "mpi") else "tcp"
+        return Network(topology=topology, costs=costs, transport=transport)
 
     def unsure(self, collective: str, one_host: bool) -> float:
         """Returns the relative error that nine of ten predictions stay within.

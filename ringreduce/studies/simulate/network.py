@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -83,6 +83,7 @@ class Network(Table):
     Attributes:
         topology: The topology. In files it is the table ``[network]``.
         costs: The time that collectives take on the cores.
+        transport: What carries messages between hosts. ``auto`` chooses as it does there, after a tuning as well.
         failed: Pairs of nodes whose link is broken. Messages take another path.
         slow: For each slow rank, how many times longer its core takes.
         late_us: For each late rank, how much later than the others it begins, in microseconds.
@@ -91,6 +92,7 @@ class Network(Table):
 
     topology: Flat | FatTree | Torus | Sites | Graph = Field(validation_alias="network", discriminator="kind")
     costs: Costs = Costs()
+    transport: Literal["tcp", "ofi", "mpi"] = "tcp"
     failed: list[Pair] = Field(default_factory=list)
     slow: dict[int, PositiveFloat] = Field(default_factory=dict)
     late_us: dict[int, NonNegativeFloat] = Field(default_factory=dict)
@@ -105,6 +107,11 @@ class Network(Table):
             ValueError: The network is not flat or a fat tree, or ``world`` is not a multiple of its ranks per host.
         """
         return self.model_copy(update={"topology": self.topology.for_world(world)})
+
+    def transport_for(self, world: int) -> str:
+        """Returns the whole transport of so many ranks: shared memory inside hosts, and the other between them."""
+        each = self.topology.ranks_per_host
+        return "shm" if each == world else self.transport if each == 1 else f"shm+{self.transport}"
 
     def build(self) -> tuple[dict[str, Any], list[str]]:
         """Returns the network as the engine's arguments, and the names of its links.

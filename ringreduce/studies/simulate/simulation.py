@@ -159,11 +159,10 @@ def simulate(
     world, topology = len(built["node_of"]), network.topology
     name = algorithm if isinstance(algorithm, str) else getattr(algorithm, "__name__", "function")
     one_host, one_each = world == topology.ranks_per_host, topology.ranks_per_host == 1
-    transport = "shm" if one_host else "tcp" if one_each else "shm+tcp"
     crowded = topology.ranks_per_host > (network.costs.cores or topology.ranks_per_host)
     chosen, chosen_slice, chosen_lanes, _ = _engine.choose(
-        collective, nbytes, world, transport, crowded, *((0.0, 0.0) if one_host else _link_between_hosts(built)),
-        coded,
+        collective, nbytes, world, network.transport_for(world), crowded,
+        *((0.0, 0.0) if one_host else _link_between_hosts(built)), coded,
     )  # fmt: skip
     name = chosen if name == "auto" else name
     if callable(algorithm):

@@ -17,7 +17,7 @@ def synthesise(network: Network) -> Synthesis:
     """
     made, world, names = network.engine_synthesis()
     ranks = network.topology.ranks_per_host
-    transport = "shm" if ranks == world else "tcp" if ranks == 1 else "shm+tcp"
+    transport = network.transport_for(world)
     crowded = ranks > (network.costs.cores or ranks)
 
     def way(nbytes: int) -> tuple[str, int, int, int, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ import ringreduce
 from ringreduce.model import Costs, Model, fit
 from ringreduce.model.fitting import Point, fit_costs
 from ringreduce.model.model import of_their_own
-from tests.conftest import on_threads
+from tests.conftest import needs_libfabric, on_threads
 
 NAMES = of_their_own("all_reduce")
 SIZES = [64, 4 << 10, 256 << 10, 16 << 20]
@@ -84,6 +86,23 @@ def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     assert sorted(name for name, _, _ in ranking) == sorted(NAMES)
     assert [seconds for _, seconds, _ in ranking] == sorted(seconds for _, seconds, _ in ranking)
     assert all(seconds == pytest.approx(made) for _, seconds, made in ranking)
+
+
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=needs_libfabric)])
+def test_a_model_of_messages_between_hosts(transport, monkeypatch):
+    """It knows what carried them, so that auto chooses as it does there."""
+
+    def rank_main(comm):
+        os.environ["RINGREDUCE_HOST"] = str(comm.rank)
+        with ringreduce.init(
+            comm.rank, comm.size, comm.all_gather_object, transport=f"shm+{transport}", timeout=60
+        ) as apart:
+            return apart.transport, fit(apart, 0.002, (64, 8 << 10, 1 << 20, 16 << 20))
+
+    (used, model), other = ringreduce.run(rank_main, 2)
+    assert (used, model) == other
+    assert used == model.made["transport"] == model.network(2, 64).transport == transport
+    assert model.predict("ring", 64 << 20, 2).seconds > model.predict("ring", 8 << 10, 2).seconds
 
 
 def test_errors_are_one_line(tmp_path):

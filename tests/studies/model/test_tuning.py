@@ -16,6 +16,7 @@ from ringreduce import _engine
 from ringreduce.cli import main
 from ringreduce.model import Model, fit, fitting, tuning
 from ringreduce.model.model import of_their_own
+from ringreduce.simulate import Flat, Network, simulate
 from tests.conftest import on_threads
 
 SMALL = (64, 4 << 10, 256 << 10)
@@ -62,7 +63,10 @@ def test_rows_come_before_the_shipped_ones(table):
 
 def test_rows_of_sockets_do_not_count_on_a_fabric(table):
     def chosen(transport):
-        return _engine.choose("all_reduce", 64 << 10, 2, transport)[0]
+        network = Network(topology=Flat(hosts=2, rate=1e9), transport=transport)
+        name = _engine.choose("all_reduce", 64 << 10, 2, transport)[0]
+        assert simulate("auto", 64 << 10, network).algorithm == name
+        return name
 
     assert chosen("tcp") == "swing"
     assert chosen("ofi") == "one_shot"
