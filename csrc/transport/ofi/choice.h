@@ -10,6 +10,7 @@ namespace ringreduce::ofi {
 // What a rank asks for.
 struct Wish {
   std::string provider, domain;  // empty: any
+  std::string reads;             // remotely: "1", "0", or what suits the provider
   bool must_be_faster = false;   // than sockets
   int place = 0;                 // of the rank among those of its host, which share the host's cards
 };

@@ -21,7 +21,7 @@ constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100};
 // What must be the same on all ranks.
 std::string words_about(const ofi::Device& device) {
   return device.provider() + " (address format " + std::to_string(device.format()) +
-         (device.reads() ? ", with remote reads)" : ")");
+         (device.reads() ? ", with" : ", without") + " remote reads)";
 }
 
 void check_that_it_registers(ofi::Device& device) {
@@ -43,8 +43,9 @@ std::string opened(const ofi::Wish& wish, std::unique_ptr<ofi::Device>& device) 
 std::string difference(const std::vector<std::string>& all) {
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    return "all ranks must use the same provider of libfabric: it is " + all[0] + " on rank 0, " + all[r] +
-           " on rank " + std::to_string(r) + " (RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose)";
+    return "all ranks must use the same provider of libfabric in the same way: it is " + all[0] +
+           " on rank 0, " + all[r] + " on rank " + std::to_string(r) +
+           " (RINGREDUCE_OFI_PROVIDER, RINGREDUCE_OFI_DOMAIN and RINGREDUCE_OFI_RMA choose)";
   }
   return "";
 }
@@ -54,7 +55,8 @@ std::string difference(const std::vector<std::string>& all) {
 // --- the beginning ---------------------------------------------------------------------------------------
 
 ofi::Wish OfiTransport::wish_by_environment() {
-  return {environment("RINGREDUCE_OFI_PROVIDER"), environment("RINGREDUCE_OFI_DOMAIN")};
+  return {environment("RINGREDUCE_OFI_PROVIDER"), environment("RINGREDUCE_OFI_DOMAIN"),
+          environment("RINGREDUCE_OFI_RMA", {"auto", "0", "1"})};
 }
 
 std::unique_ptr<OfiTransport> OfiTransport::create(int rank, int world, const Exchange& exchange,

@@ -11,7 +11,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce::ofi {
@@ -103,9 +102,8 @@ void check(const Info& info) {
 }
 
 // Sockets carry what is read as they carry messages, but ask for it first.
-bool wants_rma(std::string_view provider) {
-  const std::string wanted = environment("RINGREDUCE_OFI_RMA", {"auto", "0", "1"});
-  return wanted == "1" || (wanted != "0" && !is_of_sockets(provider));
+bool wants_reads(const Wish& wish) {
+  return wish.reads == "1" || (wish.reads != "0" && !is_of_sockets(wish.provider));
 }
 
 }  // namespace
@@ -152,7 +150,7 @@ Found find(const Library& library, const Wish& wish) {
   Wish same = wish;
   same.provider = choice.info->fabric_attr->prov_name;
   same.domain = choice.info->domain_attr->name;
-  if (!wants_rma(same.provider)) return found;
+  if (!wants_reads(same)) return found;
   const Infos readable = offers(library, same.provider, capability_rma);
   Info* const info = choose(readable.get(), same).info;
   if (!info) return found;

@@ -14,8 +14,8 @@ struct Found {
   std::string card;  // in words
 };
 
-// What choose() takes of libfabric's offers; with remote reads if the provider has them there and
-// RINGREDUCE_OFI_RMA wants them. Throws Error, which says what is missing.
+// What choose() takes of libfabric's offers; with remote reads if the provider has them there and they are
+// wished for. Throws Error, which says what is missing.
 Found find(const Library& library, const Wish& wish);
 
 // Whether each look for completions is a system call.

@@ -167,9 +167,35 @@ def test_settings_that_cannot_be_had(variables, why):
 
 def test_ranks_with_different_providers():
     for line in said({"RINGREDUCE_OFI_PROVIDER": "tcp"}, {"RINGREDUCE_OFI_PROVIDER": "shm"}):
-        assert line.startswith("all ranks must use the same provider of libfabric: it is tcp"), line
+        assert line.startswith(
+            "all ranks must use the same provider of libfabric in the same way: it is tcp"
+        ), line
         assert ", shm (address format " in line, line
         assert "on rank 1 (RINGREDUCE_OFI_PROVIDER" in line, line
+
+
+def test_ranks_that_do_not_agree_on_remote_reads():
+    variables = {"RINGREDUCE_OFI_PROVIDER": "tcp"}
+    for line in said({**variables, "RINGREDUCE_OFI_RMA": "1"}, variables):
+        assert re.fullmatch(
+            r"all ranks must use the same provider of libfabric in the same way: it is (tcp\S*) \(address format \d+, "
+            r"with remote reads\) on rank 0, \1 \(address format \d+, without remote reads\) on rank 1 "
+            r"\(RINGREDUCE_OFI_PROVIDER, RINGREDUCE_OFI_DOMAIN and RINGREDUCE_OFI_RMA choose\)",
+            line,
+        ), line
+
+
+def test_a_group_keeps_what_it_was_made_with():
+    """Groups that are made of it do the same, whatever a rank's environment says by then."""
+
+    def rank_main(comm):
+        if comm.rank == 0:
+            os.environ.update(RINGREDUCE_OFI_RMA="1", RINGREDUCE_OFI_PROVIDER="nowhere")
+        with comm.split(0) as again:
+            again.all_reduce(ringreduce.zeros(1 << 18))
+            return again.transport, again.statistics().counts["bytes_read_remotely"]
+
+    assert over("ofi", rank_main, 2) == [("ofi", 0)] * 2
 
 
 def test_encryption_is_refused(monkeypatch):
