@@ -17,11 +17,6 @@ namespace {
 
 constexpr int most_cores = 1 << 15;  // that the kernel is asked for; it refuses if it may have more
 
-// Tests describe a host by a folder that stands for its root.
-std::string described_host() {
-  return environment("RINGREDUCE_TEST_SYSTEM");
-}
-
 void allow(Cores& cores, int core) {
   cores.allowed[core / 64 % Cores::words] |= std::uint64_t{1} << core % 64;
 }
@@ -79,6 +74,10 @@ int quota_of_process(const std::string& root) {
 }
 
 }  // namespace
+
+std::string described_host() {
+  return environment("RINGREDUCE_TEST_SYSTEM");
+}
 
 Cores usable_cores() {
   Cores cores;

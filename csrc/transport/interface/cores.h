@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 
 namespace ringreduce {
@@ -21,6 +22,9 @@ Cores usable_cores();
 
 // The cores of this host, bound to or not, as far as the container's limit goes.
 int cores_of_host();
+
+// The folder with a host's files, for tests that describe one. Empty: this host's own.
+std::string described_host();
 
 // Whether any ranks share cores. Uses the `host.machine` and `cores` that ranks exchange: ranks of one
 // machine share its cores, even if they are in different network namespaces.

@@ -6,8 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "transport/interface/environment.h"
-#include "transport/interface/wait.h"
+#include "transport/interface/cores.h"
 
 namespace ringreduce::ofi {
 namespace {
@@ -26,10 +25,8 @@ constexpr Kind kinds[] = {
 // Of which other providers make more, or the only use.
 constexpr std::string_view no_cards_of_verbs[] = {"efa", "cxi", "hfi1"};
 
-// Tests have a tree of their own.
 fs::path root() {
-  const std::string other = environment("RINGREDUCE_TEST_SYSFS");
-  return other.empty() ? "/sys" : other;
+  return described_host() + "/sys";
 }
 
 std::string line_of(const fs::path& file) {
