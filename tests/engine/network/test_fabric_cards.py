@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fabric import needs_headers, printed, said
+from fabric import ROOT, needs_headers, printed, said
 
 from tests.conftest import needs_libfabric
 
@@ -169,7 +169,7 @@ def test_a_provider_that_reaches_a_card(provider, domain, driver, kind, new_host
         rate = ", 100 Gb/sec (4X EDR)" if kind == "infiniband" else ""
         driver = driver.removesuffix("_core") if kind == "cxi" else driver
         way = f"messages go through provider {provider} of libfabric, domain {domain}, card {name} ({driver}{rate})"
-        assert chosen.endswith(f"; {way}; large messages are sent, without remote reads"), chosen
+        assert chosen.endswith(f"; {way}; ranks read large messages where they are"), chosen
         assert way in log
 
 
@@ -198,6 +198,23 @@ def test_a_provider_that_does_not(provider, domain, driver, new_host, shim):
             in chosen
         )
         assert f"the host's mlx5_0 ({driver}, 100 Gb/sec (4X EDR)); fi_info lists providers" in chosen
+
+
+def _log_line(text):
+    """A line of the log about the way of messages, without addresses and line breaks."""
+    return re.sub("listens on .*?;", "listens on an address;", " ".join(text.split()))
+
+
+@needs_shim
+def test_the_log_is_what_the_documentation_shows(new_host, shim):
+    page = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
+    shown = re.search(r"^ {4}ringreduce\[rank 0\] info: listens(?:.|\n {4})*", page, re.MULTILINE)[0]
+    shown = [_log_line(line) for line in re.split(r"(?=ringreduce\[)", shown.strip()) if line]
+    tree = new_host().card("mlx5_0", node=0)
+    hosts = [tree.variables(host, **pretending(shim)) for host in "ab"]
+    logs = [printed(*ranks, program=PROGRAM)[0][1] for ranks in (hosts, [*hosts, new_host().variables("c")])]
+    for line, log in zip(shown, logs, strict=True):
+        assert line in map(_log_line, log.splitlines())
 
 
 @needs_shim

@@ -106,7 +106,11 @@ int fi_getinfo(uint32_t version, const char* node, const char* service, uint64_t
   const int mode = hints->domain_attr->mr_mode;
   if (pretends("plain")) hints->domain_attr->mr_mode &= ~(FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED);
   if (pretends("automatic")) hints->domain_attr->data_progress = FI_PROGRESS_AUTO;
+  char* wanted = hints->fabric_attr->prov_name;
+  const int any = !wanted || !*wanted || (pretends("cards") && strcmp(wanted, getenv("SHIM_PROVIDER")) == 0);
+  if (any) hints->fabric_attr->prov_name = NULL;
   int result = get(version, node, service, flags, hints, info);
+  hints->fabric_attr->prov_name = wanted;
   for (struct fi_info* one = result ? NULL : *info; one; one = one->next) {
     struct fi_domain_attr* domain = one->domain_attr;
     if (pretends("short")) one->ep_attr->max_msg_size = 8000;
@@ -119,8 +123,7 @@ int fi_getinfo(uint32_t version, const char* node, const char* service, uint64_t
     if (pretends("bound")) domain->mr_mode |= FI_MR_ENDPOINT;
     if (pretends("few")) domain->mr_cnt = MOST_REGIONS;
   }
-  const char* wanted = hints->fabric_attr->prov_name;
-  if (!result && pretends("cards") && !(wanted && *wanted)) add_cards(info);
+  if (!result && pretends("cards") && any) add_cards(info);
   return result;
 }
 
