@@ -46,33 +46,40 @@ def run(operations: Sequence[Operation], demands: Sequence[Demand]) -> list[Time
     Raises:
         ValueError: An operation waits for one that never ends.
     """
-    streams: dict[str, list[int]] = defaultdict(list)
-    for number in reversed(range(len(operations))):
-        streams[operations[number].stream].append(number)
-    ended: dict[int, float] = {}
-    began: dict[int, float] = {}
+    followers: dict[int, list[int]] = defaultdict(list)
+    waits, last = [], dict[str, int]()
+    for number, one in enumerate(operations):
+        before = {*one.after, last.get(one.stream, number)} - {number}
+        last[one.stream] = number
+        waits.append(len(before))
+        for each in before:
+            followers[each].append(number)
+    began, ended = dict[int, float](), dict[int, float]()
     left = [demand.seconds for demand in demands]
-    running: dict[str, int] = {}
+    running, starting = list[int](), [number for number, count in enumerate(waits) if not count]
     now = 0.0
-    while len(ended) < len(operations):
-        for stream, waiting in streams.items():
-            if stream in running or not waiting:
-                continue
-            if all(each in ended for each in operations[waiting[-1]].after):
-                running[stream] = waiting.pop()
-                began[running[stream]] = now
-        if not running:
-            raise ValueError("the operations of the step wait for each other")
-        rates = _rates([demands[number] for number in running.values()])
-        ends = {number: left[number] / rate for number, rate in zip(running.values(), rates, strict=True)}
-        passed = min(ends.values())
+    while running or starting:
+        began.update(dict.fromkeys(starting, now))
+        running += starting
+        starting = []
+        rates = _rates([demands[number] for number in running])
+        ends = [left[number] / rate for number, rate in zip(running, rates, strict=True)]
+        passed = min(ends)
         now += passed
-        for (stream, number), rate in zip(list(running.items()), rates, strict=True):
-            if ends[number] <= passed * (1 + 1e-12):
-                ended[number] = now
-                del running[stream]
-            else:
+        still = []
+        for number, rate, end in zip(running, rates, ends, strict=True):
+            if end > passed * (1 + 1e-12):
                 left[number] -= passed * rate
+                still.append(number)
+                continue
+            ended[number] = now
+            for each in followers[number]:
+                waits[each] -= 1
+                if not waits[each]:
+                    starting.append(each)
+        running = still
+    if len(ended) < len(operations):
+        raise ValueError("the operations of the step wait for each other")
     return [Timed(one, began[number], ended[number]) for number, one in enumerate(operations)]
 
 
