@@ -402,6 +402,11 @@ def parser() -> ArgumentParser:
     one.add_argument(
         "model", type=Path, nargs="?", metavar="FILE", help="the file to write (one in the user's cache)"
     )
+    one.add_argument(
+        "--training",
+        action="store_true",
+        help="measure as training calls collectives: shared buffers, the progress thread",
+    )
     add_measuring_options(one, 0.03)
     one.set_defaults(run=fit)
     one = commands.add_parser(

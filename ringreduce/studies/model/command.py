@@ -69,7 +69,7 @@ def _on_ranks(ranks: int, function: object, *args: object) -> object:
 
 def fit_model(options: Namespace) -> int:
     path = _written(options.model or kept(".json"))
-    model = _on_ranks(options.ranks, fit, options.budget)
+    model = _on_ranks(options.ranks, fit, options.budget, None, options.training)
     if isinstance(model, Model):
         model.save(path)
         for place, costs in (("inside", model.inside), ("between", model.between)):

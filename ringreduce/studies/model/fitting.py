@@ -56,7 +56,9 @@ class Point(NamedTuple):
     seconds: float
 
 
-def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = None) -> Model:
+def fit(
+    comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = None, training: bool = False
+) -> Model:
     """Measures all-reduces of several algorithms, sizes and worlds, and fits the costs that explain their times best.
 
     The simulator reports the rounds, messages and bytes in the chain of events that a call waits for. Their costs are
@@ -70,6 +72,8 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
         budget: Seconds for each of up to 600 measurements.
         sizes: Buffer sizes in bytes. None means 18 sizes from 16 B to 96 MiB inside hosts, and 11 up to 48 MiB
             between hosts.
+        training: Whether to measure as training calls collectives: on buffers in shared memory, by the progress
+            thread. Otherwise buffers are ordinary, and calls are blocking.
 
     Returns:
         The model, the same on all ranks.
@@ -91,7 +95,7 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
     groups = {"inside": widest, "between": [ranks[0] for ranks in comm.hosts]}
     found: dict[str, Costs] = {}
     for place, members in groups.items():
-        points = _measured(comm, members, sizes or SIZES[place], budget)
+        points = _measured(comm, members, sizes or SIZES[place], budget, training)
         if points and comm.rank == 0:
             found[place] = fit_costs(points, count, place)
     own = Model(made=made, cores=count, **found) if comm.rank == 0 else None
@@ -99,7 +103,9 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
     return model
 
 
-def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float) -> list[Point]:
+def _measured(
+    comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float, training: bool
+) -> list[Point]:
     """Measures up to three worlds of these ranks. Every rank of comm gets the results."""
     names = of_their_own("all_reduce")
     mine = list[Point]()
@@ -107,7 +113,7 @@ def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], 
         group = comm.split(0 if comm.rank in members[:world] else None)
         if group is not None:
             with group, on_cores_of_their_own(group):
-                mine += measure_points(group, names, sizes, budget)
+                mine += measure_points(group, names, sizes, budget, training=training)
         comm.barrier()
     everybodys: list[Point] = comm.broadcast_object(mine, members[0])
     return everybodys
@@ -125,15 +131,16 @@ def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
 
 
 def measure_points(
-    comm: Communicator, algorithms: Sequence[str], sizes: Sequence[int], budget: float, passes: int = PASSES
-) -> list[Point]:
+    comm: Communicator, algorithms: Sequence[str], sizes: Sequence[int], budget: float, passes: int = PASSES,
+    training: bool = False,
+) -> list[Point]:  # fmt: skip
     """Times float32 all-reduces as a study does. Every rank gets the same points. The passes share the budget."""
     found = defaultdict[tuple[str, int], list[float]](list)
     start = Start(comm, Clock(comm))
     for _ in range(passes):
         for nbytes in sizes:
-            buffers = Buffers(ours(comm, "auto"), Problem("all_reduce", nbytes))
-            libraries = [ours(comm, name) for name in algorithms]
+            buffers = Buffers(ours(comm, "auto", training), Problem("all_reduce", nbytes))
+            libraries = [ours(comm, name, training, training) for name in algorithms]
             times = medians(libraries, buffers, start, budget / passes, LEAST)
             for name, seconds in zip(algorithms, times, strict=True):
                 found[name, nbytes].append(seconds)
