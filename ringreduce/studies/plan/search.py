@@ -13,12 +13,17 @@ from ringreduce.studies.plan.job import Job
 from ringreduce.studies.plan.prediction import Prediction, Simulations, predict
 from ringreduce.studies.plan.strategies import Strategy, strategy
 from ringreduce.studies.plan.strategies.strategy import MB
+from ringreduce.studies.plan.strategies.three_d import ThreeD
 
 __all__ = ["Search", "search"]
 
 # Settings that change only speed and memory. Those that change what is trained, such as accumulation, stay as given.
 SIZES = ("bucket_mb", "first_bucket_mb")
-FLAGS = ("views", "reshard", "prefetch")
+CHOICES: Mapping[str, Sequence[Any]] = {
+    **dict.fromkeys(("views", "reshard", "prefetch"), ("true", "false")),
+    "schedule": ("1f1b", "gpipe"),
+    "zero": (0, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,9 @@ class Search:
             if number
         ]
         return (
-            f"searched on {self.world} ranks: all {self.settings:,} settings with buckets of {sizes} and each flag on "
-            f"and off; {'; '.join([*left, f'{len(self.fitting):,} predicted'])}. Not searched: sizes in between, and "
-            "settings that change the training, such as accumulation"
+            f"searched on {self.world} ranks: all {self.settings:,} settings, with buckets of {sizes}; "
+            f"{'; '.join([*left, f'{len(self.fitting):,} predicted'])}. Not searched: sizes in between, and settings "
+            "that change the training, such as accumulation"
         )
 
 
@@ -82,7 +87,7 @@ def search(
     least = math.inf
     for base in asked:
         own: list[tuple[str, Prediction]] = []
-        for text, each in _settings(base, sizes):
+        for text, each in _settings(base, sizes, job, cluster, world):
             settings += 1
             try:
                 needed = each.memory(job, world).total
@@ -106,19 +111,36 @@ def search(
 
 
 def _order(pair: tuple[str, Prediction]) -> tuple[float, float]:
-    return pair[1].seconds, pair[1].memory.total
+    return -pair[1].rate, pair[1].memory.total
 
 
-def _settings(base: str, sizes: Sequence[int]) -> Iterator[tuple[str, Strategy]]:
-    """Yields all settings of a strategy, and their texts. Those that the text has already are fixed."""
-    given = base.split(":")[1:]
+def _settings(
+    base: str, sizes: Sequence[int], job: Job, cluster: Cluster, world: int
+) -> Iterator[tuple[str, Strategy]]:
+    """Yields all settings of a strategy, and their texts. Those that the text has already are fixed.
+
+    Tensor parallelism stays within a host. Ranks that divide a model make as many samples in a step as they would with
+    a copy each, so the number of their microbatches follows.
+    """
     kind = type(strategy(base))
-    fixed = {one.partition("=")[0] for one in given}
+    fixed = {one.partition("=")[0] for one in base.split(":")[1:]}
     choices: Mapping[str, Sequence[Any]] = {
-        **dict.fromkeys(SIZES, sizes),
-        **dict.fromkeys(FLAGS, ("true", "false")),
-    }
+        **dict.fromkeys(SIZES, sizes), **CHOICES,
+        "tensor": _divisors(math.gcd(cluster.ranks_per_host, world), world),
+        "stages": _divisors(world, len(job.layers)),
+    }  # fmt: skip
     free = {key: choices[key] for key in kind.model_fields if key in choices and key not in fixed}
     for values in product(*free.values()):
         text = ":".join([base, *(f"{key}={value}" for key, value in zip(free, values, strict=True))])
-        yield text, strategy(text)
+        each = strategy(text)
+        if isinstance(each, ThreeD):
+            if world % (each.tensor * each.stages):
+                continue
+            if "microbatches" not in fixed:
+                text += f":microbatches={each.tensor * each.stages}"
+                each = strategy(text)
+        yield text, each
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

@@ -84,3 +84,18 @@ def test_a_search_without_a_fitting_setting_says_what_is_needed():
         ValueError, match=r"device\.memory: no setting fits; the smallest needs .* GB on 4 ranks"
     ):
         search(job(), cluster(memory="1 MB"), ["ddp", "fsdp2"], 4)
+
+
+def test_the_search_divides_the_model_in_all_ways_and_keeps_the_samples():
+    where, model = of_cpus(2, 4, 4), job(layers=6, output=MB)
+    tried = search(model, where, ["3d:schedule=1f1b:zero=0"], 8)
+    found = {text.removeprefix("3d:schedule=1f1b:zero=0:"): one for text, one in tried.fitting}
+    sizes = {(tensor, stages) for tensor in (1, 2, 4) for stages in (1, 2, 4) if tensor * stages <= 8}
+    assert set(found) == {f"tensor={t}:stages={s}:microbatches={t * s}" for t, s in sizes}
+    assert {one.samples for one in found.values()} == {8 * model.samples}
+    given = search(model, where, ["3d:tensor=2:microbatches=4"], 8)
+    assert all("tensor=2:microbatches=4" in text for text, _ in given.fitting)
+    assert given.settings == 3 * 4  # stages, schedules and zero
+    assert [one.rate for _, one in given.fitting] == sorted(
+        (one.rate for _, one in given.fitting), reverse=True
+    )
