@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,9 +20,10 @@ from ringreduce.plan import Cluster, Device, predict, read_job, strategy
 from ringreduce.studies.model import Model, fit
 
 SIDE_BY_SIDE = "side by side"
+RECORDED = 15  # steps
 EVERY = 4  # steps that are timed together: DiLoCo synchronises in one of them
 STRATEGIES = [
-    "ddp", "data_parallel", "zero1", "zero2", "fsdp2:unit_us=350", "bf16", "power_sgd", f"diloco:every={EVERY}",
+    "ddp", "data_parallel", "zero1", "zero2", "fsdp2", "bf16", "power_sgd", f"diloco:every={EVERY}",
 ]  # fmt: skip
 # Sizes at which the costs between hosts are measured: with delays, all of them would take minutes.
 BETWEEN = (16, 768, 12 << 10, 96 << 10, 768 << 10, 3 << 20, 12 << 20)
@@ -49,48 +50,65 @@ def planned(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]
     from ringreduce import elastic
 
     torch.set_num_threads(1)
-    hosts = len(comm.hosts)
+    elastic.init_process_group(comm)
+    turns = [turn(comm, options, folder) for _ in range(options.turns)]
+    torch.distributed.destroy_process_group()
+    return [combined(rows) for rows in zip(*turns, strict=True)]
+
+
+def turn(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Fits the costs of collectives, records the models, and measures their steps, all within a few minutes."""
+    from ringreduce.studies.plan.overheads import measured_overheads
+
+    measured_overheads.cache_clear()
+    hosts, each = len(comm.hosts), comm.size // len(comm.hosts)
     costs = (
         Model.load(options.model)
         if options.model
-        else fit(comm, options.budget, BETWEEN if hosts > 1 else None)
+        else fit(comm, options.budget / options.turns, BETWEEN if hosts > 1 else None, training=True)
     )
     # Hosts that are namespaces of one machine share its cores, too.
-    cores = (os.cpu_count() or 1) / comm.size
-    device = Device(kind="cpu", cores=cores)
-    cluster = Cluster(costs, device, comm.size // hosts)
-    elastic.init_process_group(comm)
+    cores = os.cpu_count() or 1
+    cluster = Cluster(costs, Device(kind="cpu", cores=cores / comm.size), each)
     rows = []
     for shape in SHAPES:
-        path = folder / f"{shape.width}.json"
-        if comm.rank == 0:
-            recorded(shape, path)
-        comm.barrier()
+        job = recorded(comm, shape, folder / f"{shape.width}-{comm.rank}.json", cores)
         measured = times(comm, shape, options)
         for name in options.strategies if comm.rank == 0 else ():
-            found = predict(read_job(path), cluster, strategy(name), comm.size)
-            alone = max(1.0, 1 / cores) * found.samples / found.world / found.one_rank
-            as_busy = cluster.faster(alone / measured[SIDE_BY_SIDE])
-            adjusted = predict(read_job(path), as_busy, strategy(name), comm.size).seconds
+            found = predict(job, cluster, strategy(name), comm.size)
             rows.append(
                 {
                     "shape": shape.name, "strategy": name, "measured": measured[name],
                     "beside": measured[SIDE_BY_SIDE], "predicted": found.seconds, "causes": found.causes,
-                    "alone": alone, "adjusted": adjusted,
+                    "alone": max(1.0, comm.size / cores) * found.samples / found.world / found.one_rank,
                 }
             )  # fmt: skip
-    torch.distributed.destroy_process_group()
     return rows
 
 
-def recorded(shape: Shape, path: Path) -> None:
+def combined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the medians over the turns. An error is that of a turn: both of its times had the same minutes."""
+    found = {key: median(row[key] for row in rows) for key in ("measured", "beside", "predicted", "alone")}
+    error = median(row["predicted"] / row["measured"] - 1 for row in rows)
+    return {**rows[-1], **found, "error": error, "turns": rows}
+
+
+def recorded(comm: Any, shape: Shape, path: Path, cores: int) -> Any:
+    """Returns the job that rank 0 recorded, while a rank on each other core did the same.
+
+    Cores share the memory and its bandwidth, so computations take longer if all of them compute.
+    """
     from ringreduce.studies.plan.record import record
 
-    module, optimizer = made(shape)
-    step = step_of(module, optimizer, shape)
-    with record(path, module, optimizer, shape.samples):
-        for _ in range(15):
-            step()
+    comm.barrier()
+    if comm.rank < cores:
+        module, optimizer = made(shape)
+        step = step_of(module, optimizer, shape)
+        with record(path, module, optimizer, shape.samples):
+            for _ in range(RECORDED):
+                step()
+    comm.barrier()
+    return read_job(path) if comm.rank == 0 else None
 
 
 def made(shape: Shape) -> tuple[Any, Any]:
@@ -168,9 +186,12 @@ def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, float]:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each strategy (3)")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="how often all is recorded, fitted and measured (3)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each strategy in a turn (3)")
     parser.add_argument("--model", type=Path, help="a model of ringreduce fit; without it, one is fitted")
-    parser.add_argument("--budget", type=float, default=0.02, help="seconds for each measurement of the fit")
+    parser.add_argument("--budget", type=float, default=0.02, help="seconds for each measurement of the fits")
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=STRATEGIES)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from ringreduce.settings import Table
 
-__all__ = ["DTYPES", "Coder", "Dtype", "Job", "Layer", "Optimizer", "Parameter"]
+__all__ = ["DTYPES", "Coder", "Dtype", "Job", "Layer", "Optimizer", "Overhead", "Parameter"]
 
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -80,6 +80,22 @@ class Coder(Table):
     received_s: NonNegativeFloat = 0.0
 
 
+class Overhead(Table):
+    """The time that a strategy's own code takes on the processor, besides computations, copies and collectives.
+
+    Attributes:
+        step_s: The seconds for each step.
+        tensor_s: The seconds for each parameter in a forward and backward pass.
+        unit_s: The seconds for each unit of FSDP2 in a forward and backward pass.
+        update_s: The seconds for each parameter when it is updated.
+    """
+
+    step_s: NonNegativeFloat = 0.0
+    tensor_s: NonNegativeFloat = 0.0
+    unit_s: NonNegativeFloat = 0.0
+    update_s: NonNegativeFloat = 0.0
+
+
 # Of each gradient in float32, how many copies take as long as its compression, where that was not measured.
 COPIES = {"bf16": 2, "fp16": 2, "int8": 3, "fp8": 3, "sign_majority": 8, "top_k": 8, "power_sgd": 6}
 
@@ -112,6 +128,8 @@ class Job(Table):
         threads: The cores that the computation keeps busy, if it runs on CPUs.
         copy_rate: The bytes per second at which gradients are copied into buckets.
         coders: The time of compression by method. Methods that are missing take as long as some copies.
+        overheads: The time of strategies' own code by strategy, if the computation waits for it: on a CPU. Those that
+            are missing take none.
     """
 
     name: str = "job"
@@ -123,6 +141,7 @@ class Job(Table):
     threads: PositiveInt = 1
     copy_rate: PositiveFloat = math.inf
     coders: dict[str, Coder] = Field(default_factory=dict)
+    overheads: dict[str, Overhead] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Job:
@@ -166,6 +185,10 @@ class Job(Table):
             self.optimizer.element_s * self.elements * elements
             + self.optimizer.tensor_s * self.tensors * tensors
         )
+
+    def overhead(self, name: str) -> Overhead:
+        """Returns the time that a strategy's own code takes."""
+        return self.overheads.get(name) or Overhead()
 
     def coder(self, name: str) -> Coder:
         """Returns the time of a method of compression."""

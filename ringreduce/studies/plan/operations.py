@@ -40,6 +40,7 @@ class Operation:
         group: The ranks of the collective. None means all ranks.
         algorithm: The collective's algorithm, "auto", or "coded": what ``auto`` picks for values in a wire format.
         stage: The stage of a pipeline whose ranks do it. Stages share neither cores nor links.
+        blocks: Whether the computation waits for it on devices that have no streams: CPUs.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Operation:
     group: Group | None = None
     algorithm: str = "auto"
     stage: int = 0
+    blocks: bool = False
 
 
 @dataclass

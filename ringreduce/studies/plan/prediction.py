@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringreduce.studies.plan.cluster import Change, Cluster, Exchange
@@ -157,6 +157,9 @@ class _Round:
 
 
 def _timed(phase: Phase, job: Job, cluster: Cluster, slowest: float, find: Simulations, world: int) -> _Round:
+    if cluster.device.kind == "cpu":
+        operations = [replace(one, stream=COMPUTE) if one.blocks else one for one in phase.operations]
+        phase = replace(phase, operations=operations)
     exchanges = {
         number: find(one.collective, one.nbytes, world, one.group, one.algorithm)
         for number, one in enumerate(phase.operations)

@@ -19,11 +19,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ringreduce.studies.plan.coders import measured_coders
 from ringreduce.studies.plan.job import DTYPES, Job, Layer, Optimizer, Parameter
+from ringreduce.studies.plan.overheads import measured_overheads, tensor_seconds
 
 __all__ = ["record", "record_program"]
 
 WARM_UP = 2  # steps that are not counted: memory is allocated and kernels are chosen in them
-COPIED = 1 << 25  # bytes of the copy that is timed
+LEAST_COPIED, MOST_COPIED = 1 << 20, 1 << 27  # bytes of the copy that is timed
+OTHERS = 3  # times as many bytes in a step besides gradients: parameters, and Adam's state
 
 
 @contextmanager
@@ -156,7 +158,7 @@ class Recorder:
     def _pass_time(self) -> float:
         """Returns the seconds since the last call."""
         if self._on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
         before, self._mark = self._mark, perf_counter()
         return self._mark - before
 
@@ -222,7 +224,9 @@ class Recorder:
             )
         if not self._order:
             raise ValueError("the recording has no backward pass: no parameter of the model got a gradient")
-        elements = sum(one.numel() for own in self._layers.values() for _, one in own)
+        sizes = [one.numel() for own in self._layers.values() for _, one in own]
+        elements, tensor_s = sum(sizes), tensor_seconds(self._optimizer, self._device)
+        element_s = max(self._median("optimizer") - tensor_s * len(sizes), 0.0) / elements
         state = sum(
             value.nbytes
             for kept in self._optimizer.state.values()
@@ -232,9 +236,10 @@ class Recorder:
         never = [each for each in self._layers if each not in self._order]
         return Job(
             name=name, samples=samples, unit=unit, layers=[self._layer(each) for each in [*never, *self._order[::-1]]],
-            optimizer=Optimizer(state_bytes=state / elements, element_s=self._median("optimizer") / elements),
+            optimizer=Optimizer(state_bytes=state / elements, element_s=element_s, tensor_s=tensor_s),
             other_s=self._median("other"), threads=1 if self._on_gpu else torch.get_num_threads(),
-            copy_rate=_copy_rate(self._device), coders=measured_coders(self._device),
+            copy_rate=_copy_rate(4 * elements, self._device), coders=measured_coders(self._device),
+            overheads={} if self._on_gpu else measured_overheads(type(self._optimizer).__name__),
         )  # fmt: skip
 
     def _layer(self, name: str) -> Layer:
@@ -260,13 +265,24 @@ def _dtype(parameter: Any, name: str) -> Any:
     return dtype
 
 
-def _copy_rate(device: Any) -> float:
-    source = torch.ones(COPIED // 4, device=device)
+def _copy_rate(nbytes: int, device: Any) -> float:
+    """Returns the bytes a second at which gradients are copied into buckets.
+
+    Between two steps, training touches more memory than caches hold, so the copies begin with neither in the cache.
+    """
+    size = min(max(nbytes, LEAST_COPIED), MOST_COPIED) // 4
+    source, others = torch.ones(size, device=device), torch.ones(OTHERS * size, device=device)
     target, times = torch.empty_like(source), []
     for _ in range(5):
+        others.add_(1)
+        _synchronize(device)
         began = perf_counter()
         target.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        _synchronize(device)
         times.append(perf_counter() - began)
-    return COPIED / statistics.median(times)
+    return 4 * size / statistics.median(times)
+
+
+def _synchronize(device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

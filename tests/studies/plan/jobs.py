@@ -19,8 +19,8 @@ def job(layers=4, nbytes=2 * MB, forward=0.010, backward=0.020, update=0.004, ou
         )
         for n in range(layers)
     ]  # fmt: skip
-    optimizer = Optimizer(element_s=update / (layers * numel))
-    return Job(samples=8, layers=made, optimizer=optimizer, **more)
+    more.setdefault("optimizer", Optimizer(element_s=update / (layers * numel)))
+    return Job(samples=8, layers=made, **more)
 
 
 def cluster(hosts=4, rate=1e9, latency_us=0.0, **device):

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 import torch
 
 from ringreduce.studies.plan import read_job
-from ringreduce.studies.plan.record import record
+from ringreduce.studies.plan.record import Recorder, record
 
 
 def model():
@@ -27,7 +27,7 @@ def train(made, optimizer, steps, backward=True):
         optimizer.step()
 
 
-def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path):
+def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path, no_overheads):
     made = model()
     optimizer = torch.optim.Adam(made.parameters())
     with record(tmp_path / "job.json", made, optimizer, samples=32):
@@ -43,7 +43,62 @@ def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path):
     assert job.layers[1].activation_bytes == 4 * 32 * 512 and job.layers[0].activation_bytes == 4 * 32 * 64
 
 
-def test_the_hooks_are_gone_after_the_block(tmp_path):
+@pytest.fixture
+def no_overheads(monkeypatch):
+    """Leaves out what takes seconds: the time of the strategies' own code."""
+    monkeypatch.setattr("ringreduce.studies.plan.record.measured_overheads", lambda _optimizer_class: {})
+
+
+class LateDevice:
+    """A GPU and a clock, emulated: what the GPU is asked for takes its time when it is synchronised."""
+
+    def __init__(self):
+        self.late = self.now = 0.0
+
+    def synchronize(self, _device=None):
+        self.now, self.late = self.now + self.late, 0.0
+
+    def clock(self):
+        self.now += 1e-6
+        return self.now
+
+    def layer(self, seconds):
+        class Work(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                self.late += seconds
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                self.late += 2 * seconds
+                return gradient.clone()
+
+        made = torch.nn.Linear(8, 8)
+        made.forward = lambda x: Work.apply(torch.nn.functional.linear(x, made.weight, made.bias))
+        return made
+
+
+def test_work_that_a_gpu_has_not_done_yet_counts_for_its_layer(monkeypatch):
+    gpu = LateDevice()
+    monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
+    monkeypatch.setattr("ringreduce.studies.plan.record.perf_counter", gpu.clock)
+    made = torch.nn.Sequential(gpu.layer(0.02), gpu.layer(0.002))
+    optimizer = torch.optim.SGD(made.parameters())
+    recorder = Recorder(made, optimizer)
+    recorder._on_gpu = True
+    with recorder.hooks:
+        for _ in range(5):
+            optimizer.zero_grad()
+            made(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+    job = recorder.job("late", 4, "samples")
+    assert [layer.forward_s for layer in job.layers] == pytest.approx([0.02, 0.002], rel=0.01)
+    assert [layer.backward_s for layer in job.layers] == pytest.approx([0.04, 0.004], rel=0.01)
+    assert job.threads == 1 and not job.overheads
+
+
+def test_the_hooks_are_gone_after_the_block(tmp_path, no_overheads):
     made = model()
     optimizer = torch.optim.SGD(made.parameters())
     with record(tmp_path / "job.json", made, optimizer, samples=1):
@@ -68,10 +123,36 @@ def test_what_a_recording_lacks_is_named(tmp_path, steps, backward, message):
     assert message in str(error.value) and not (tmp_path / "job.json").exists()
 
 
-def test_blocks_of_a_model_are_units(tmp_path):
+def test_blocks_of_a_model_are_units(tmp_path, no_overheads):
     made = torch.nn.ModuleDict({"first": torch.nn.Linear(64, 64), "h": torch.nn.Sequential(model())})
     made.forward = lambda x: made["h"](made["first"](x))
     optimizer = torch.optim.SGD(made.parameters())
     with record(tmp_path / "job.json", made, optimizer, samples=1):
         train(made, optimizer, 3)
     assert [layer.unit for layer in read_job(tmp_path / "job.json").layers] == ["", "h.0", "h.0"]
+
+
+def test_a_recording_on_a_cpu_has_the_time_of_each_strategys_code(tmp_path):
+    made = model()
+    optimizer = torch.optim.Adam(made.parameters())
+    with record(tmp_path / "job.json", made, optimizer, samples=32):
+        train(made, optimizer, 5)
+    job = read_job(tmp_path / "job.json")
+    assert job.optimizer.tensor_s > 0
+    # FSDP2 does most for each unit, and its tensors are of a type whose operations take longer.
+    assert job.overhead("fsdp2").unit_s > job.overhead("ddp").tensor_s
+    assert job.overhead("fsdp2").update_s > job.optimizer.tensor_s
+    assert job.overhead("data_parallel").tensor_s > 0
+
+
+def test_an_optimizer_that_cannot_be_made_again_counts_by_elements(tmp_path, no_overheads):
+    class Odd(torch.optim.SGD):
+        def __init__(self, parameters, needed):
+            super().__init__(parameters, lr=0.1)
+
+    made = model()
+    optimizer = Odd(made.parameters(), 1)
+    with record(tmp_path / "job.json", made, optimizer, samples=32):
+        train(made, optimizer, 5)
+    found = read_job(tmp_path / "job.json").optimizer
+    assert found.tensor_s == 0 and found.element_s > 0

@@ -13,9 +13,8 @@ from tests.studies.plan.jobs import MB, cluster, job
 
 
 def sent(name, made, world=4):
-    return [
-        (one.collective, one.nbytes / MB) for one in strategy(name).build(made, world).all if one.collective
-    ]
+    steps = strategy(name).build(made, world).all
+    return [(one.collective, one.nbytes / MB) for one in steps if one.collective and one.name != "verdict"]
 
 
 def test_ddp_sends_a_small_bucket_first_and_then_full_ones():
@@ -156,10 +155,65 @@ def test_a_wrong_strategy_is_named(text, message):
 
 
 def test_fsdp2_copies_each_unit_into_and_out_of_what_travels():
-    """Two gatherings and a scattering of 8 MiB, each with a copy of the whole and of a quarter, and 4 units' hooks."""
+    """Two gatherings of 8 MiB, with copies of the whole and of a quarter, and a scattering with one of the whole."""
+    found = predict(job(copy_rate=8 * MB / 0.1), cluster(rate=math.inf), strategy("fsdp2"), 4)
+    assert found.compute_s == pytest.approx(0.120 + 0.001 + (2 * 1.25 + 1) * 0.1)
+
+
+@pytest.mark.parametrize(("views", "copies"), [("false", 2), ("true", 1)])
+def test_ddp_copies_gradients_into_buckets_and_back(views, copies):
     made = job(copy_rate=8 * MB / 0.1)
-    plain, hooks = (
-        predict(made, cluster(rate=math.inf), strategy(name), 4) for name in ("fsdp2", "fsdp2:unit_us=1000")
+    found = predict(made, cluster(rate=8 * MB), strategy(f"ddp:views={views}"), 4)
+    assert found.compute_s == pytest.approx(0.124 + copies * 0.1)
+    # The copies back follow the averages, so nothing hides them.
+    last = [one.operation.name for one in sorted(found.timeline, key=lambda one: one.ended)][-2:]
+    assert ("copy back" in last) == (views == "false")
+
+
+def test_fsdp2_on_cpus_waits_for_each_collective():
+    """4 gatherings forwards, and 4 backwards with 4 scatterings, of 2 MiB at 10 MB/s on each of 4 ranks."""
+    each = 2 * MB * 3 / 4 / 1e7
+    on_cpus = predict(job(), cluster(rate=1e7, kind="cpu"), strategy("fsdp2"), 4)
+    assert on_cpus.seconds == pytest.approx(0.121 + 12 * each, rel=0.01)
+    assert predict(job(), cluster(rate=1e7), strategy("fsdp2"), 4).seconds < on_cpus.seconds - 0.05
+
+
+OWN = {"step_s": 0.1, "tensor_s": 0.01, "unit_s": 0.02, "update_s": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "seconds"),
+    [
+        ("ddp", "ddp", 0.1 + 4 * 0.01),
+        ("data_parallel", "data_parallel", 0.1 + 4 * 0.01),
+        ("bf16", "data_parallel", 0.1 + 4 * 0.01),
+        ("zero1", "zero1", 0.1 + 4 * (0.01 + 0.001)),
+        ("zero2", "zero2", 0.1 + 4 * (0.01 + 0.001)),
+        ("fsdp2", "fsdp2", 0.1 + 4 * (0.01 + 0.02 + 0.001)),
+        ("diloco:every=1", "diloco", 4 * 0.001),
+        ("local_sgd:every=1", "local_sgd", 4 * 0.001),
+    ],
+)
+def test_the_code_of_a_strategy_takes_its_time(name, code, seconds):
+    plain, more = (
+        predict(job(overheads=own), cluster(rate=math.inf), strategy(name), 4)
+        for own in ({}, {code: OWN, "other": OWN})
     )
-    assert plain.compute_s == pytest.approx(0.120 + 0.001 + 3 * 1.25 * 0.1)
-    assert hooks.compute_s == pytest.approx(plain.compute_s + 4 * 0.001)
+    assert more.compute_s == pytest.approx(plain.compute_s + seconds)
+
+
+def test_a_fully_sharded_optimizer_has_a_share_of_each_tensor():
+    made = job(optimizer=Optimizer(tensor_s=0.01))
+    steps = {name: predict(made, cluster(rate=math.inf), strategy(name), 4) for name in ("fsdp2", "zero2")}
+    assert steps["fsdp2"].compute_s == pytest.approx(0.120 + 4 * 0.01)
+    assert steps["zero2"].compute_s == pytest.approx(0.120 + 4 * 0.01 / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "trips"), [("ddp", 1), ("data_parallel", 2), ("zero2", 3), ("power_sgd", 1)]
+)
+def test_ranks_agree_that_a_backward_pass_succeeded(name, trips):
+    """A small bucket and the verdict need a trip each over two links. A hook's group has them at the same time."""
+    made = job(layers=1, nbytes=4096)
+    found = predict(made, cluster(hosts=2, rate=math.inf, latency_us=5e5), strategy(name), 2)
+    assert found.seconds == pytest.approx(0.034 + trips, abs=0.05)

@@ -19,6 +19,12 @@ WHOLE = 4  # bytes of the values that hooks work on
 COMMUNICATION = "communication"
 
 
+class _Hook(DataParallel):
+    """ringreduce.DataParallel with a communication hook, which has a group and a thread of its own."""
+
+    agrees_on: ClassVar[str] = "verdict"
+
+
 class Wire(DataParallel):
     """ringreduce.DataParallel with ``wire``: the engine encodes values slice by slice, while others travel."""
 
@@ -73,7 +79,7 @@ class FP8(Int8):
     title: ClassVar[str] = "fp8"
 
 
-class PowerSGD(DataParallel):
+class PowerSGD(_Hook):
     """compression.PowerSGD: two all-reduces of narrow matrices for each bucket, and three computations around them.
 
     Attributes:
@@ -117,7 +123,7 @@ class PowerSGD(DataParallel):
         return replicated(job, WHOLE * job.elements)  # errors that are fed back
 
 
-class TopK(DataParallel):
+class TopK(_Hook):
     """compression.TopK: each rank gathers the largest elements of all.
 
     Attributes:
@@ -142,7 +148,7 @@ class TopK(DataParallel):
         return replicated(job, WHOLE * job.elements)
 
 
-class SignMajority(DataParallel):
+class SignMajority(_Hook):
     """compression.SignMajority: signs go to the ranks that count them, and the majority's signs to all.
 
     Attributes:

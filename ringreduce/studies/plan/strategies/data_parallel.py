@@ -16,6 +16,7 @@ from ringreduce.studies.plan.strategies.strategy import (
     buckets_of,
     forward,
     replicated,
+    verdict,
 )
 from ringreduce.training.foundation.filling import assign
 
@@ -30,7 +31,8 @@ class DataParallel(Strategy):
     """
 
     title: ClassVar[str] = "DataParallel"
-    copies: ClassVar[int] = 1  # of each gradient: into its bucket
+    code: ClassVar[str] = "data_parallel"  # whose own time the job has
+    agrees_on: ClassVar[str] = "communication"  # the stream of the ranks' verdicts
     bucket_mb: PositiveFloat = 25.0
     first_bucket_mb: PositiveFloat = 1.0
 
@@ -43,7 +45,8 @@ class DataParallel(Strategy):
 
     def average(self, job: Job, world: int, steps: Operations) -> list[int]:
         """Adds the passes of a step, and returns the numbers of the operations that end with all averages."""
-        self.local_passes(job, steps)
+        own = job.overhead(self.code)
+        self.local_passes(job, steps, own.step_s)
         forward(job, steps)
         left = list(enumerate(self.buckets(job)))
         sent: list[int] = []
@@ -53,8 +56,8 @@ class DataParallel(Strategy):
                 number, bucket = left.pop(0)
                 sent.extend(self.send(job, world, steps, f"bucket {number}", bucket, done))
 
-        backward(job, steps, self.copies, then=send)
-        return sent
+        backward(job, steps, 1, own.tensor_s, then=send)  # each gradient is copied into its bucket
+        return [*sent, verdict(steps, self.agrees_on)] if self.agrees_on else sent
 
     def send(
         self, job: Job, world: int, steps: Operations, name: str, bucket: Bucket, ready: int
@@ -64,7 +67,8 @@ class DataParallel(Strategy):
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        steps.compute("optimizer", "optimizer", job.update_s(), self.average(job, world, steps))
+        averaged = self.average(job, world, steps)
+        steps.compute("optimizer", "optimizer", job.update_s(), averaged)
         return steps
 
     def memory(self, job: Job, world: int) -> Memory:

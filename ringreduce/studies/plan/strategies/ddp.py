@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ringreduce.studies.plan.job import Job
-from ringreduce.studies.plan.operations import Memory
+from ringreduce.studies.plan.operations import Memory, Operations
 from ringreduce.studies.plan.strategies.data_parallel import DataParallel
 from ringreduce.studies.plan.strategies.strategy import MB, Bucket, buckets_of, replicated
 
@@ -24,7 +24,8 @@ class DDP(DataParallel):
     """
 
     title: ClassVar[str] = "DDP"
-    copies: ClassVar[int] = 2
+    code: ClassVar[str] = "ddp"
+    agrees_on: ClassVar[str] = ""
     views: bool = False
 
     def buckets(self, job: Job) -> list[Bucket]:
@@ -43,6 +44,13 @@ class DDP(DataParallel):
                 open_buckets[parameter.dtype] = places, nbytes
         full += [places for places, _ in open_buckets.values()]
         return buckets_of(job, sorted(full, key=lambda places: places[-1]))
+
+    def average(self, job: Job, world: int, steps: Operations) -> list[int]:
+        sent = super().average(job, world, steps)
+        if not self.views:
+            for number, bucket in zip(sent, self.buckets(job), strict=True):
+                steps.compute("copy back", "backward", bucket.nbytes / job.copy_rate, [number])
+        return sent
 
     def memory(self, job: Job, world: int) -> Memory:
         return replicated(job, 0.0 if self.views else job.nbytes)

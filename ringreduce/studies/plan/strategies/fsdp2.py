@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
-
-from pydantic import NonNegativeFloat
 
 from ringreduce.studies.plan.job import Job, Layer
 from ringreduce.studies.plan.operations import Memory, Operations
@@ -24,7 +23,11 @@ class Unit:
 
     @property
     def nbytes(self) -> int:
-        return sum(parameter.nbytes for layer in self.layers for parameter in layer.parameters)
+        return sum(layer.nbytes for layer in self.layers)
+
+    @property
+    def tensors(self) -> int:
+        return sum(len(layer.parameters) for layer in self.layers)
 
 
 class FSDP2(Strategy):
@@ -33,66 +36,30 @@ class FSDP2(Strategy):
     The root's own parameters are gathered before the forward pass, stay until the end of the backward pass, and their
     gradients are scattered last. The gathering of a unit overlaps with the computation of the one before it (torch's
     implicit prefetching forwards, and explicit prefetching backwards). All-gathers and reduce-scatters have a stream
-    each, so they may run at the same time. Copies of a share and of the whole unit surround each of them. See Zhao et
-    al., "PyTorch FSDP", VLDB 2023.
+    each, so they may run at the same time. On CPUs, which have no streams, nothing overlaps. A share is copied before
+    it is gathered, and the whole unit afterwards; gradients are copied before they are scattered. The optimizer
+    updates a share of each parameter, so it has as many tensors as one rank alone. See Zhao et al., "PyTorch FSDP",
+    VLDB 2023.
 
     Attributes:
         reshard: ``reshard_after_forward``: whether units free their parameters after the forward pass.
         prefetch: Whether gathering overlaps with computation. If not, each unit waits for its own all-gather.
-        unit_us: The microseconds of the processor for a unit's hooks in both passes, if the computation waits for it:
-            about 350 on a CPU. A GPU lags behind the processor, so that this costs nothing.
     """
 
     title: ClassVar[str] = "FSDP2"
     reshard: bool = True
     prefetch: bool = True
-    unit_us: NonNegativeFloat = 0.0
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        steps.compute("other", "other", job.other_s)
-        units, root = _units(job)
+        own = job.overhead("fsdp2")
+        steps.compute("other", "other", job.other_s + own.step_s)
         scattered: list[int] = []
         for _ in range(self.accumulation):
-            scattered += self._pass(steps, units, root, (1 + 1 / world) / job.copy_rate)
-        steps.compute("optimizer", "optimizer", job.update_s(1 / world), scattered)
+            scattered += _Pass(self, job, world, steps).scattered
+        seconds = job.update_s(1 / world) + job.tensors * own.update_s
+        steps.compute("optimizer", "optimizer", seconds, scattered)
         return steps
-
-    def _pass(self, steps: Operations, units: list[Unit], root: int, copy_s: float) -> list[int]:
-        whole = [steps.exchange("root", "all_gather", root, steps.computed, "gathering")] if root else []
-        self._walk(steps, units, "forward", True, whole, copy_s)
-        scattered = self._walk(steps, units[::-1], "backward", self.reshard, whole, copy_s)
-        if root:
-            scattered.append(steps.exchange("root", "reduce_scatter", root, steps.computed, "scattering"))
-        return scattered
-
-    def _walk(
-        self, steps: Operations, units: list[Unit], kind: str, gathers: bool, whole: list[int], copy_s: float
-    ) -> list[int]:
-        """Adds the computations of all units in one direction. Returns the numbers of the reduce-scatters.
-
-        copy_s: the seconds for each byte that is gathered or scattered.
-        """
-        scattered: list[int] = []
-        before, ended = steps.computed, steps.computed
-        for unit in units:
-            ready = list(whole)
-            if unit.name and gathers:
-                # With prefetching, a unit is gathered while the one before it computes.
-                free = before if self.prefetch else ended
-                ready.append(steps.exchange(unit.name, "all_gather", unit.nbytes, free, "gathering"))
-            before = ended
-            exchanges = gathers + (kind == "backward")
-            own = exchanges * unit.nbytes * copy_s + self.unit_us * 1e-6 / 2 if unit.name else 0.0
-            for layer in unit.layers if kind == "forward" else unit.layers[::-1]:
-                seconds = layer.forward_s if kind == "forward" else layer.backward_s
-                ended = [steps.compute(layer.name, kind, seconds + own, ready)]
-                ready, own = [], 0.0
-            if unit.name and kind == "backward":
-                scattered.append(
-                    steps.exchange(unit.name, "reduce_scatter", unit.nbytes, ended, "scattering")
-                )
-        return scattered
 
     def memory(self, job: Job, world: int) -> Memory:
         units, root = _units(job)
@@ -102,6 +69,55 @@ class FSDP2(Strategy):
         # Gathered: the root, two units of parameters (or all), and two of gradients.
         buffers = (root * 2 + held + 2 * largest) if world > 1 else 0.0
         return Memory(job.nbytes / world, job.nbytes / world, state, job.activation_bytes, buffers)
+
+
+class _Pass:
+    """Adds a forward and a backward pass.
+
+    Attributes:
+        scattered: The numbers of the reduce-scatters.
+    """
+
+    def __init__(self, strategy: FSDP2, job: Job, world: int, steps: Operations) -> None:
+        self._prefetch, self._steps, self._own = strategy.prefetch, steps, job.overhead("fsdp2")
+        self._gathered, self._scattered = (
+            part / job.copy_rate for part in (1 + 1 / world, 1)
+        )  # seconds a byte
+        self.scattered: list[int] = []
+        units, root = _units(job)
+        self._whole = [self._gather("root", root, steps.computed)] if root else []
+        self._walk(units, "forward", True)
+        self._walk(units[::-1], "backward", strategy.reshard)
+        if root:
+            self._scatter("root", root, steps.computed)
+
+    def _walk(self, units: list[Unit], kind: str, gathers: bool) -> None:
+        """Adds the computations of all units in one direction."""
+        before = ended = self._steps.computed
+        for unit in units:
+            ready, own = list(self._whole), 0.0
+            if unit.name:
+                own = (self._own.unit_s + self._own.tensor_s * unit.tensors) / 2
+                own += unit.nbytes * self._scattered if kind == "backward" else 0.0
+            if unit.name and gathers:
+                # With prefetching, a unit is gathered while the one before it computes.
+                ready.append(self._gather(unit.name, unit.nbytes, before if self._prefetch else ended))
+                own += unit.nbytes * self._gathered
+            before = ended
+            for layer in unit.layers if kind == "forward" else unit.layers[::-1]:
+                seconds = layer.forward_s if kind == "forward" else layer.backward_s
+                ended = [self._steps.compute(layer.name, kind, seconds + own, ready)]
+                ready, own = [], 0.0
+            if unit.name and kind == "backward":
+                self._scatter(unit.name, unit.nbytes, ended)
+
+    def _gather(self, name: str, nbytes: int, after: Sequence[int]) -> int:
+        return self._steps.exchange(name, "all_gather", nbytes, after, "gathering", blocks=True)
+
+    def _scatter(self, name: str, nbytes: int, after: Sequence[int]) -> None:
+        self.scattered.append(
+            self._steps.exchange(name, "reduce_scatter", nbytes, after, "scattering", blocks=True)
+        )
 
 
 def _units(job: Job) -> tuple[list[Unit], int]:

@@ -63,7 +63,8 @@ class LocalSGD(_Local):
         return [*self.rest(job, world, self.every - 1), Phase(steps.all)]
 
     def synchronise(self, job: Job, world: int, steps: Operations) -> None:
-        filled = steps.compute("average", "optimizer", job.nbytes / job.copy_rate, steps.computed)
+        own = job.tensors * job.overhead("local_sgd").update_s
+        filled = steps.compute("average", "optimizer", own + job.nbytes / job.copy_rate, steps.computed)
         told = steps.exchange("steps", "all_gather", FACTS * world, [filled])
         averaged = steps.exchange("average", "all_reduce", job.nbytes, [told])
         steps.compute("average", "optimizer", job.nbytes / job.copy_rate, [averaged])
@@ -110,7 +111,8 @@ class DiLoCo(LocalSGD):
 
     def end_average(self, job: Job, steps: Operations, share: float, averaged: Sequence[int]) -> None:
         """Adds the outer optimizer's step."""
-        seconds = AFTER * ANCHOR * job.elements * share / job.copy_rate
+        own = job.tensors * share * job.overhead("diloco").update_s
+        seconds = own + AFTER * ANCHOR * job.elements * share / job.copy_rate
         steps.compute("outer optimizer", "optimizer", seconds, averaged)
 
     def outer_step(self, job: Job, world: int, steps: Operations, share: float) -> None:

@@ -14,9 +14,12 @@ from ringreduce.studies.plan.job import Job, Parameter
 from ringreduce.studies.plan.operations import Memory, Operation, Operations
 from ringreduce.studies.plan.variation import Variation
 
-__all__ = ["MB", "Bucket", "Phase", "Strategy", "backward", "buckets_of", "forward", "replicated"]
+__all__ = ["MB", "Bucket", "Phase", "Strategy", "backward", "buckets_of", "forward", "replicated", "verdict"]
 
 MB = 1 << 20
+VERDICT = (
+    3  # bytes by which ranks agree that a backward pass succeeded: ringreduce.training.foundation.agreement
+)
 
 
 class Bucket(Table):
@@ -79,9 +82,9 @@ class Strategy(Table):
         """Returns how much longer than the mean of the ranks a step computes, because ranks wait for others."""
         return variation.slowest(world)
 
-    def local_passes(self, job: Job, steps: Operations) -> None:
-        """Adds what a step does before its last pass."""
-        steps.compute("other", "other", job.other_s)
+    def local_passes(self, job: Job, steps: Operations, own_s: float = 0.0) -> None:
+        """Adds what a step does before its last pass. own_s: the seconds of the strategy's own code for a step."""
+        steps.compute("other", "other", job.other_s + own_s)
         for _ in range(self.accumulation - 1):
             forward(job, steps)
             backward(job, steps)
@@ -93,23 +96,29 @@ def forward(job: Job, steps: Operations) -> None:
 
 
 def backward(
-    job: Job, steps: Operations, copies: int = 0, before: Mapping[int, Callable[[], Sequence[int]]] | None = None,
-    then: Callable[[int, int], None] | None = None,
+    job: Job, steps: Operations, copies: int = 0, tensor_s: float = 0.0,
+    before: Mapping[int, Callable[[], Sequence[int]]] | None = None, then: Callable[[int, int], None] | None = None,
 ) -> None:  # fmt: skip
     """Adds a backward pass.
 
     Args:
         copies: How often each gradient is copied.
+        tensor_s: The seconds for each gradient besides copies.
         before: For some layers, a function that returns what they wait for.
         then: Called after each layer with its number and that of its operation.
     """
     for number in reversed(range(len(job.layers))):
         layer = job.layers[number]
-        copied = copies * sum(each.nbytes for each in layer.parameters) / job.copy_rate
+        own = copies * layer.nbytes / job.copy_rate + tensor_s * len(layer.parameters)
         after = before[number]() if before and number in before else ()
-        done = steps.compute(layer.name, "backward", layer.backward_s + copied, after)
+        done = steps.compute(layer.name, "backward", layer.backward_s + own, after)
         if then is not None:
             then(number, done)
+
+
+def verdict(steps: Operations, stream: str) -> int:
+    """Adds the ranks' agreement that the backward pass succeeded, and returns its number."""
+    return steps.exchange("verdict", "all_reduce", VERDICT, steps.computed, stream)
 
 
 def buckets_of(job: Job, assigned: Sequence[Sequence[int]]) -> list[Bucket]:

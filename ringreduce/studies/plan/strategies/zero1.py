@@ -17,10 +17,12 @@ class ZeRO1(DataParallel):
     """ringreduce.DataParallel with ringreduce.ShardedOptimizer, stage 1."""
 
     title: ClassVar[str] = "ZeRO 1"
+    code: ClassVar[str] = "zero1"
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        update_and_gather(job, world, steps, shares(job, self.bucket_mb), self.average(job, world, steps))
+        averaged = self.average(job, world, steps)
+        update_and_gather(job, world, steps, shares(job, self.bucket_mb), averaged, self.code)
         return steps
 
     def memory(self, job: Job, world: int) -> Memory:
@@ -40,10 +42,14 @@ def shares(job: Job, bucket_mb: float) -> list[Bucket]:
 
 
 def update_and_gather(
-    job: Job, world: int, steps: Operations, buckets: list[Bucket], averaged: list[int]
+    job: Job, world: int, steps: Operations, buckets: list[Bucket], averaged: list[int], code: str
 ) -> None:
-    """Adds the update of a rank's share, and the all-gathers of all parameters, which nothing hides."""
-    updated = steps.compute("optimizer", "optimizer", job.update_s(1 / world, 1 / world), averaged)
+    """Adds the update of a rank's share, and the all-gathers of all parameters, which nothing hides.
+
+    code: the strategy whose own code takes its time for each parameter.
+    """
+    seconds = job.update_s(1 / world, 1 / world) + job.tensors * job.overhead(code).update_s
+    updated = steps.compute("optimizer", "optimizer", seconds, averaged)
     gathered = [
         steps.exchange(f"parameters {number}", "all_gather", bucket.nbytes, [updated])
         for number, bucket in enumerate(buckets)

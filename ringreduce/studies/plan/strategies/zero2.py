@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 
 from ringreduce.studies.plan.job import Job
 from ringreduce.studies.plan.operations import Memory, Operations
-from ringreduce.studies.plan.strategies.strategy import Strategy, backward, forward
+from ringreduce.studies.plan.strategies.strategy import Strategy, backward, forward, verdict
 from ringreduce.studies.plan.strategies.zero1 import shares, update_and_gather
 
 __all__ = ["ZeRO2"]
@@ -29,7 +29,8 @@ class ZeRO2(Strategy):
 
     def build(self, job: Job, world: int) -> Operations:
         steps = Operations()
-        self.local_passes(job, steps)
+        own = job.overhead("zero2")
+        self.local_passes(job, steps, own.step_s)
         forward(job, steps)
         buckets = shares(job, self.bucket_mb)
         left, sent = list(enumerate(buckets)), list[int]()
@@ -43,8 +44,8 @@ class ZeRO2(Strategy):
             return lambda: sent[number - IN_FLIGHT : number - IN_FLIGHT + 1]
 
         before = {bucket.first: free(number) for number, bucket in enumerate(buckets) if number >= IN_FLIGHT}
-        backward(job, steps, 1, before, scatter)
-        update_and_gather(job, world, steps, buckets, sent)
+        backward(job, steps, 1, own.tensor_s, before, scatter)
+        update_and_gather(job, world, steps, buckets, [*sent, verdict(steps, "communication")], "zero2")
         return steps
 
     def memory(self, job: Job, world: int) -> Memory:
