@@ -21,7 +21,10 @@ constexpr Combine function_for(Combination) {
   if constexpr (!std::is_arithmetic_v<typename Format::Element>) {
     return combine_singly<Format, Op>;
   } else if constexpr (std::is_same_v<Format, BFloat16>) {
-    return combine_pairs<Op>;
+    return combine_words<PairsOfBFloat16, PairsOfBFloat16, BFloat16, Op>;
+  } else if constexpr (std::is_same_v<Op, Sum> && is_small<Format> && sizeof(typename Format::Element) == 1 &&
+                       !is_arithmetic<Float16>) {
+    return combine_words<FoursOfFloat8<Format, false>, FoursOfFloat8<Format, true>, Format, Op>;
   } else if constexpr (std::is_same_v<Format, Float16> && std::is_same_v<Op, Sum> &&
                        adds_halves<Vec<std::int16_t, 8>>) {
     return combine_halves<Op>;

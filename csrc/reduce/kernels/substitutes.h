@@ -4,24 +4,32 @@
 
 #include <utility>
 
-#include "reduce/arithmetic/combinations.h"
-#include "reduce/kernels/loops.h"
+#include "reduce/kernels/words.h"
 
 namespace ringreduce::RINGREDUCE_ISA {
 
+// The bits of infinity, or of the largest number, beyond which there is only NaN; and of NaN.
 template <class Format>
-inline constexpr std::int16_t infinity_of = 0x7c00;  // of IEEE's 16 bits
+inline constexpr std::int16_t beyond_is_nan = 0x7c00;  // IEEE's 16 bits
 template <>
-inline constexpr std::int16_t infinity_of<BFloat16> = 0x7f80;
+inline constexpr std::int16_t beyond_is_nan<BFloat16> = 0x7f80;
+template <>
+inline constexpr std::int8_t beyond_is_nan<Float8E4M3> = 0x7e;
+template <>
+inline constexpr std::int8_t beyond_is_nan<Float8E5M2> = 0x7c;
 template <class Format>
 inline constexpr std::int16_t nan_of = 0x7e00;
 template <>
 inline constexpr std::int16_t nan_of<BFloat16> = 0x7fc0;
+template <class Format>
+  requires(sizeof(typename Format::Element) == 1)
+inline constexpr std::int8_t nan_of<Format> = static_cast<std::int8_t>(Format::nan);
 
-// Floats of 16 bits as integers.
+// Floats of 8 or 16 bits as integers.
+template <class Stored>
 struct Patterns {
-  using Element = std::uint16_t;
-  using Lane = std::int16_t;
+  using Element = Stored;
+  using Lane = std::make_signed_t<Stored>;
   template <class V>
   RINGREDUCE_INLINE static Like<Lane, V> decode(V stored) {
     return bits_as<Like<Lane, V>>(stored);
@@ -32,21 +40,23 @@ struct Patterns {
   }
 };
 
-// The smaller or larger of two floats of 16 bits, of which neither must be rounded. Their bits, with those of
+// The smaller or larger of two small floats, of which neither must be rounded. Their bits, with those of
 // negative ones reversed, are ordered like the numbers, and -0 is below +0. NaN, which wins, gets the key
 // beyond all numbers.
 template <class Format, bool largest>
 struct Extreme : Operator {
   using Operator::Operator;
-  static constexpr std::int16_t of_nan = largest ? 0x7fff : -0x8000, all_but_sign = 0x7fff;
+  using Lane = std::make_signed_t<typename Format::Element>;
+  static constexpr auto all_but_sign = static_cast<Lane>((1u << (8 * sizeof(Lane) - 1)) - 1);
+  static constexpr Lane of_nan = largest ? all_but_sign : ~all_but_sign;
 
   template <class V>
   RINGREDUCE_INLINE static V reversed_if_negative(V x) {
-    return x ^ ((x >> 15) & all_but_sign);
+    return x ^ ((x < 0) & all_but_sign);
   }
   template <class V>
   RINGREDUCE_INLINE V before(V x) const {
-    return (x & all_but_sign) > infinity_of<Format> ? V{} + of_nan : reversed_if_negative(x);
+    return (x & all_but_sign) > beyond_is_nan<Format> ? V{} + of_nan : reversed_if_negative(x);
   }
   template <class V>
   RINGREDUCE_INLINE V apply(V a, V b) const {
@@ -73,7 +83,7 @@ struct SumOfHalves : Operator {
   }
   template <class V>
   RINGREDUCE_INLINE V after(V x) const {
-    return (x & std::int16_t{0x7fff}) > infinity_of<Float16> ? V{} + nan_of<Float16> : x;
+    return (x & std::int16_t{0x7fff}) > beyond_is_nan<Float16> ? V{} + nan_of<Float16> : x;
   }
 };
 
@@ -81,68 +91,9 @@ template <class Op>
 void combine_halves(void* const* destinations, int destination_count, const void* const* sources,
                     int source_count, std::size_t count, double scale) {
   auto* chosen = combine_often<Float16, Op, 1>;
-  if (source_count == 2) chosen = loop<Patterns, SumOfHalves, AnySpans>;
-  if (destination_count == 1 && source_count == 2) chosen = loop<Patterns, SumOfHalves, FixedSpans<1, 2>>;
-  return chosen(destinations, destination_count, sources, source_count, count, scale);
-}
-
-// The bfloat16 numbers of a register of 32-bit words, those of the upper halves and of the lower ones. No
-// element moves to another word.
-template <int N>
-struct Halves {
-  Vec<float, N> low, high;
-  RINGREDUCE_INLINE Halves operator+(Halves other) const { return {low + other.low, high + other.high}; }
-  RINGREDUCE_INLINE Halves operator*(Halves other) const { return {low * other.low, high * other.high}; }
-  RINGREDUCE_INLINE Halves operator*(float factor) const { return {low * factor, high * factor}; }
-};
-
-struct PairsOfBFloat16 {
-  using Element = std::uint32_t;
-  using Lane = float;
-  static constexpr std::uint32_t upper = 0xffff0000;
-
-  template <class V>
-  RINGREDUCE_INLINE static Halves<lanes_of<V>> decode(V stored) {
-    using Floats = Like<float, V>;
-    return {bits_as<Floats>(stored << 16), bits_as<Floats>(stored & upper)};
-  }
-  template <int N>
-  RINGREDUCE_INLINE static Vec<Element, N> encode(Halves<N> value) {
-    if constexpr (requires { as_pairs_of_bfloat16(value.low, value.high); }) {
-      return as_pairs_of_bfloat16(one_nan(value.low), one_nan(value.high));
-    } else {
-      return rounded(value.low) >> 16 | (rounded(value.high) & upper);
-    }
-  }
-  // As BFloat16 has it: in the upper half.
-  template <class V>
-  RINGREDUCE_INLINE static Like<Element, V> rounded(V value) {
-    using Bits = Like<Element, V>;
-    const Bits bits = bits_as<Bits>(value);
-    return value == value ? bits + 0x7fffu + ((bits >> 16) & 1u) : Bits{} + 0x7fc00000u;
-  }
-};
-template <int N>
-struct DecodedOf<PairsOfBFloat16, N> {
-  using type = Halves<N>;
-};
-
-template <class Op, class Spans>
-[[gnu::noinline]] void loop_of_pairs(void* const* destinations, int destination_count,
-                                     const void* const* sources, int source_count, std::size_t count,
-                                     double scale) {
-  const Spans spans(destinations, destination_count, sources, source_count);
-  const Op op(scale_of(scale));
-  Loop<PairsOfBFloat16, Op, Spans>{spans, op}.run(count / 2);
-  if (count % 2 != 0) Loop<BFloat16, Op, Spans>{spans, op}.template block<4, 1, 1>(count - 1);
-}
-
-template <class Op>
-void combine_pairs(void* const* destinations, int destination_count, const void* const* sources,
-                   int source_count, std::size_t count, double scale) {
-  auto* chosen = loop_of_pairs<Op, AnySpans>;
-  if (destination_count == 1 && source_count == 2) chosen = loop_of_pairs<Op, FixedSpans<1, 2>>;
-  if (destination_count == 2 && source_count == 2) chosen = loop_of_pairs<Op, FixedSpans<2, 2>>;
+  if (source_count == 2) chosen = loop<Patterns<std::uint16_t>, SumOfHalves, AnySpans>;
+  if (destination_count == 1 && source_count == 2)
+    chosen = loop<Patterns<std::uint16_t>, SumOfHalves, FixedSpans<1, 2>>;
   return chosen(destinations, destination_count, sources, source_count, count, scale);
 }
 
@@ -181,21 +132,25 @@ struct InterleavedProduct : Operator {
   }
 };
 
+template <class Format>
+inline constexpr bool is_small =
+    std::is_same_v<typename Format::Lane, float> && sizeof(typename Format::Element) < 4;
+
 template <class Format_, class Op_>
 struct Substitute {
   using Format = Format_;
   using Op = Op_;
 };
 template <class Format_>
-  requires(sizeof(typename Format_::Element) == 2)
+  requires is_small<Format_>
 struct Substitute<Format_, FloatMin> {
-  using Format = Patterns;
+  using Format = Patterns<typename Format_::Element>;
   using Op = Extreme<Format_, false>;
 };
 template <class Format_>
-  requires(sizeof(typename Format_::Element) == 2)
+  requires is_small<Format_>
 struct Substitute<Format_, FloatMax> {
-  using Format = Patterns;
+  using Format = Patterns<typename Format_::Element>;
   using Op = Extreme<Format_, true>;
 };
 template <class T>
