@@ -62,7 +62,6 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-stacks", action="store_true", help="do not look for Python stacks, which is slower"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: Namespace) -> int:

@@ -71,7 +71,6 @@ def add_options(one: ArgumentParser) -> None:
     one.add_argument(
         "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, or a command, with its arguments"
     )
-    one.set_defaults(run=run)
 
 
 def run(options: Namespace) -> int:
