@@ -19,7 +19,6 @@ from __future__ import annotations
 import statistics
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import torch
 import ringreduce
 from ringreduce.bench.results import save
 from ringreduce.text import markdown
-from ringreduce.train.config import Config
+from ringreduce.train.config import Config, replace
 from ringreduce.train.trainer import Trainer
 
 BASE, PART = 32, 512

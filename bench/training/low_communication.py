@@ -34,7 +34,6 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,7 +49,7 @@ from bench.training.compression_rank import sent
 from ringreduce import elastic
 from ringreduce.bench.results import save
 from ringreduce.text import markdown
-from ringreduce.train.config import Config
+from ringreduce.train.config import Config, replace
 from ringreduce.train.parallel import with_exchange
 from ringreduce.train.trainer import Trainer
 

@@ -24,7 +24,6 @@ import statistics
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ import torch._dynamo  # imported once, before ranks are forked
 import ringreduce
 from ringreduce.bench.results import save
 from ringreduce.text import markdown
-from ringreduce.train.config import Config
+from ringreduce.train.config import Config, replace
 from ringreduce.train.trainer import Trainer
 
 SYNCHRONOUS = "synchronous"

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import statistics
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from typing import Any
 
 import ringreduce
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
-from ringreduce.train.config import Config
+from ringreduce.train.config import Config, replace
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
 from ringreduce.train.trainer import Trainer
 from ringreduce.train.training_log import make_row
