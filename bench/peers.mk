@@ -5,7 +5,7 @@
 PEER_MPIS := openmpi mpich impi
 PEER_PYTHON ?= python3
 PEER_CFLAGS := -std=gnu11 -O3 -march=native -Wall -Wextra
-PEER_HEADERS := bench/peers/protocol.h bench/peers/world.h
+PEER_HEADERS := bench/peers/protocol.h bench/peers/world.h bench/peers/mpi_world.h
 PEER_PROGRAMS := build/peers/floor
 PEER_TARGETS := $(PEER_PROGRAMS) $(PEER_MPIS:%=build/peers/mpi_collectives-%) \
   $(PEER_MPIS:%=build/peers/mpi_algorithms-%) .venv-gloo/.ready

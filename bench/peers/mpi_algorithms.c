@@ -3,10 +3,7 @@
 // library's mpicc, and started by its mpirun. --algorithm is ring (the default), doubling (for powers of two)
 // or library (MPI_Allreduce).
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <mpi.h>
-
-#include "protocol.h"
+#include "mpi_world.h"
 
 typedef struct {
   int rank, ranks;
@@ -80,23 +77,6 @@ static void doubling(void* context, float* buffer, float* result, size_t count) 
 static void library(void* context, float* buffer, float* result, size_t count) {
   (void)context, (void)result;
   MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-}
-
-// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
-static void* map_shared(int rank) {
-  char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
-  int fd = rank == 0 ? mkstemp(path) : -1;
-  MPI_Bcast(path, sizeof path, MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (rank != 0) fd = open(path, O_RDWR | O_CLOEXEC);
-  void* memory = fd < 0 ? NULL : pr_map(fd);
-  if (memory == NULL) {
-    perror(path);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  close(fd);
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0) unlink(path);
-  return memory;
 }
 
 #define LARGEST (256u << 20)  // bytes

@@ -1,10 +1,7 @@
 // Times an MPI library's collectives, float32 sum, by the rules of protocol.h. Compiled with each
 // library's mpicc; started by its mpirun.
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <mpi.h>
-
-#include "protocol.h"
+#include "mpi_world.h"
 
 #define WORLD MPI_COMM_WORLD
 
@@ -77,23 +74,6 @@ static const pr_call calls[PR_SCALE][2] = {
     {exscan},
     {barrier},
 };
-
-// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
-static void* map_shared(int rank) {
-  char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
-  int fd = rank == 0 ? mkstemp(path) : -1;
-  MPI_Bcast(path, sizeof path, MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (rank != 0) fd = open(path, O_RDWR | O_CLOEXEC);
-  void* memory = fd < 0 ? NULL : pr_map(fd);
-  if (memory == NULL) {
-    perror(path);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  close(fd);
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0) unlink(path);
-  return memory;
-}
 
 int main(int argc, char** argv) {
   const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);  // not the affinity: mpirun may have bound this rank
