@@ -50,9 +50,8 @@ def train(comm: ringreduce.Communicator, steps: int, batch: int, slow_rank: int 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     data = bucketed(40 * batch, batch)
     balance = Balance(comm, batch=batch, every=5)
-    sampler = ShardedSampler(
-        len(data), batch, comm.rank, comm.size, shuffle=False, shares=balance.shares_at
-    )  # the order is that of bucketed()
+    # The order is that of bucketed().
+    sampler = ShardedSampler(len(data), batch, comm.rank, comm.size, shuffle=False, shares=balance.shares_at)
     loader = DataLoader(
         data, batch_sampler=sampler, collate_fn=lambda few: pad_sequence(few, batch_first=True)
     )

@@ -88,9 +88,8 @@ def between_hosts(round_trip: float) -> Measured:
 
 
 def host_rank(rank: int, place: str) -> None:
-    os.environ["RINGREDUCE_HOST"] = (
-        platform.node()
-    )  # the hosts are on one machine, so ringreduce would otherwise use shared memory
+    # The hosts are on one machine, so ringreduce would otherwise use shared memory.
+    os.environ["RINGREDUCE_HOST"] = platform.node()
     with ringreduce.init(rank, 4, place, transport="tcp") as comm:
         found: Measured = {"fitted": [], "compared": []}
         for what, world in (("fitted", 2), ("compared", 4), ("fitted", 3)):

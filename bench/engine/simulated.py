@@ -40,9 +40,8 @@ def rank(options: Namespace) -> None:
     from ringreduce.bench.protocol import Buffers, Effort, Problem, measure
     from ringreduce.text import byte_count
 
-    os.environ["RINGREDUCE_HOST"] = (
-        platform.node()
-    )  # the hosts are on one machine, so ringreduce would otherwise use shared memory
+    # The hosts are on one machine, so ringreduce would otherwise use shared memory.
+    os.environ["RINGREDUCE_HOST"] = platform.node()
     meeting = Rendezvous(options.rank, options.hosts, Path(options.folder))
 
     def say(**line: Any) -> None:

@@ -14,12 +14,8 @@ import re
 import subprocess
 import sys
 
-FAMILIES = [
-    "wide_float",
-    "small_float",
-    "wide_integer",
-    "small_integer",
-]  # the order of gpu/reduce/kernels.h
+# The order of gpu/reduce/kernels.h.
+FAMILIES = ["wide_float", "small_float", "wide_integer", "small_integer"]
 KERNEL = re.compile(r"rank_kernelILNS0_6FamilyE(\d)E")
 # The columns, and the instructions that each counts. Words that other GPUs write are accessed at system scope.
 COUNTED = {

@@ -24,9 +24,8 @@ receives the ranks of each host, as in :attr:`Communicator.hosts`.
 """
 
 Hosts = Sequence[Sequence[int]]
-Place = tuple[
-    int, int, tuple[tuple[int, ...], ...]
-]  # world, and the root and hosts if the function takes them
+# World, and the root and hosts if the function takes them.
+Place = tuple[int, int, tuple[tuple[int, ...], ...]]
 
 
 def hosts_of(groups: Sequence[int]) -> list[list[int]]:

@@ -44,9 +44,8 @@ class HostJob:
     bind: bool
     restarts: int = 0
     environment: dict[str, str] = field(default_factory=dict)
-    as_horovod: list[int] = field(
-        default_factory=list
-    )  # each host's number of ranks, for Horovod's variables
+    # Each host's number of ranks, for Horovod's variables.
+    as_horovod: list[int] = field(default_factory=list)
 
 
 def _of_horovod(job: HostJob, local: int) -> dict[str, str]:

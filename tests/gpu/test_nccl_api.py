@@ -156,14 +156,8 @@ def run_program(program, *arguments, status=0, **environment):
 
 
 SECONDS = 5 if HAS_CARD else 60  # that a call may take
-WORLDS = [
-    (1, 1),
-    (2, 2),
-    (3, 3),
-    (8, 8),
-    (2, 1),
-    *([] if HAS_CARD else [(3, 1), (4, 2)]),
-]  # and ranks in a process
+# The ranks, and those of a process.
+WORLDS = [(1, 1), (2, 2), (3, 3), (8, 8), (2, 1), *([] if HAS_CARD else [(3, 1), (4, 2)])]
 
 
 @pytest.mark.parametrize(("world", "each"), WORLDS)

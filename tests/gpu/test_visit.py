@@ -180,9 +180,8 @@ def test_tests_that_hang_end_or_are_wrong_are_named_and_the_rest_runs(tmp_path, 
     assert tests["outcome"] == "hung" and "3 passed, 1 skipped, 2 hung, 1 wrong, 3 failed" in tests["why"]
     assert visit.outcomes()["works"] == "passed"
     assert running(str(tmp_path / "test_some.py")) == []
-    assert (
-        visit.out.rstrip().endswith("|") and "| test_some.py::test[4] | hung |" in visit.out
-    )  # the table comes last
+    # The table comes last.
+    assert visit.out.rstrip().endswith("|") and "| test_some.py::test[4] | hung |" in visit.out
 
 
 def test_a_wrong_result_is_looked_at_under_memcheck_at_once(tmp_path, kit):

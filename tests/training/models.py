@@ -10,10 +10,8 @@ from torch import nn
 
 from tests.conftest import on_threads
 
-TINY = {
-    "bucket_mb": 100 / (1 << 20),
-    "first_bucket_mb": 20 / (1 << 20),
-}  # several buckets even for these models
+# Several buckets even for these models.
+TINY = {"bucket_mb": 100 / (1 << 20), "first_bucket_mb": 20 / (1 << 20)}
 
 
 def whole_(tensors: Iterable[Any], seed: int, low: int = -2, high: int = 3) -> None:

@@ -31,10 +31,8 @@ from ringreduce.simulate import Costs, Flat, MessageCosts, Network
 from ringreduce.text import markdown
 
 NEAR = 0.15
-NEAR_US, FAR_US = (
-    0.3,
-    1.0,
-)  # at each end of a message, inside a host and between hosts: kernels that wait for flags
+# At each end of a message, inside a host and between hosts: kernels that wait for flags.
+NEAR_US, FAR_US = 0.3, 1.0
 
 
 class Point(NamedTuple):
@@ -113,12 +111,8 @@ def imagenet_in_an_hour() -> Iterator[Point]:
 def horovod() -> Iterator[Point]:
     """Horovod's docs/benchmarks.rst: 128 hosts of 4 Pascal GPUs, RoCE at 25 Gbit/s; 64 images for each GPU."""
     for name, layers, rate, published in (
-        (
-            "ResNet-101",
-            resnet((3, 4, 23, 3)),
-            1656.82 / 16,
-            0.90,
-        ),  # images a second, on 16 GPUs in the same file
+        # Images a second, on 16 GPUs in the same file.
+        ("ResNet-101", resnet((3, 4, 23, 3)), 1656.82 / 16, 0.90),
         ("VGG-16", vgg16(), 150.0, 0.68),
     ):
         step = 64 / rate

@@ -18,10 +18,8 @@ _RESERVED_STEPS = (
 
 class Slurm(Launcher):
     name = "slurm"
-    rank, sizes = (
-        "SLURM_PROCID",
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-    )  # the second may be that of the job
+    # The second may be that of the job.
+    rank, sizes = "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     hosts = ("SLURM_STEP_NUM_NODES",)
 
     def has_started(self, env: Env) -> bool:

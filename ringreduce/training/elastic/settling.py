@@ -55,10 +55,8 @@ class Settling:
         self._joined = joined
         self._place: int | None = None if joined else self.comm.rank
         self._size = 0 if joined else self.comm.size
-        self._generation, self._ready = (
-            0,
-            False,
-        )  # of the division of the state; whether the next one is ready
+        # Of the division of the state; whether the next one is ready.
+        self._generation, self._ready = 0, False
         self._switches: list[Callable[[], None]] = []
 
     @abstractmethod

@@ -72,6 +72,5 @@ class Fragment:
             )
         with torch.no_grad():
             torch._foreach_copy_(self.anchors, saved["anchors"])
-        self.optimizer.load_state_dict(
-            deepcopy(saved["optimizer"])
-        )  # which keeps the tensors that it is given
+        # load_state_dict() keeps the tensors that it is given.
+        self.optimizer.load_state_dict(deepcopy(saved["optimizer"]))

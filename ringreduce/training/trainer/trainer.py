@@ -263,9 +263,8 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         try:
             if "outer" not in state:
-                self.outer = make_outer(
-                    self.config, self.module, self.comm
-                )  # begins with the loaded parameters
+                # It begins with the loaded parameters.
+                self.outer = make_outer(self.config, self.module, self.comm)
             elif self.outer is not None:
                 self.outer.load_state_dict(state["outer"])
             if self.balance is not None and "balance" in state:

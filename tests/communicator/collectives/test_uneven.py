@@ -80,9 +80,8 @@ def test_counts_that_do_not_fit_are_refused():
             lambda: comm.scatter(x, comm.rank, counts=[]),
             lambda: comm.all_to_all(x, send_counts=[3, 4]),
             lambda: comm.all_to_all(x, send_counts=[3, 3], recv_counts=[3, 3]),
-            lambda: comm.all_to_all(
-                x, send_counts=[3, 4], recv_counts=[4, 3]
-            ),  # its own block has two lengths
+            # Its own block has two lengths.
+            lambda: comm.all_to_all(x, send_counts=[3, 4], recv_counts=[4, 3]),
         ):
             with pytest.raises(ValueError, match=r"counts|but must have"):
                 call()

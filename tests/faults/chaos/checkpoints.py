@@ -115,10 +115,8 @@ def campaign(dice: random.Random) -> list[str]:
     """Runs jobs in one folder. Returns what was wrong."""
     wrong = []
     with tempfile.TemporaryDirectory() as name:
-        folder, least = (
-            Path(name) / "checkpoints",
-            (-1, 0),
-        )  # the job and the step of the last one that ended well
+        # The job and the step of the last one that ended well.
+        folder, least = Path(name) / "checkpoints", (-1, 0)
         for number in range(JOBS):
             plan = draw(dice)
             most = max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)

@@ -32,9 +32,8 @@ class Place:
     """Of one process that runs trials, one after the other."""
 
     def __init__(self) -> None:
-        _libc.prctl(
-            PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
-        )  # whoever a rank leaves behind becomes a child of this process
+        # Whoever a rank leaves behind becomes a child of this process.
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._folder = tempfile.mkdtemp(prefix="chaos-")
         os.environ["TMPDIR"] = tempfile.tempdir = self._folder
         self._watched = [Path(self._folder)]

@@ -53,10 +53,8 @@ IN_A_PROCESS = {
 BETWEEN_HOSTS = ("tcp", "shm+tcp", *OVER_LIBFABRIC)
 SIZES = (1, 40, 1000, 20_000, 20_000, 100_000)  # elements that a rank takes or gives, about
 SHORT = 1.0  # seconds that a call waits for a rank that hangs
-LONGER, LONGEST = (
-    3,
-    10,
-)  # times as long: a communicator's timeout where it is the end, and where it must not be
+# Times as long: a communicator's timeout where it is the end, and where it must not be.
+LONGER, LONGEST = 3, 10
 
 
 @dataclass(frozen=True)

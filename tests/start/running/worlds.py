@@ -22,14 +22,8 @@ from bench.network.hosts import Host, Hosts
 ROOT = Path(__file__).resolve().parents[3]
 STAND_INS = Path(__file__).with_name("stand_ins")
 LIMIT = 100.0  # seconds for a block
-OWN = [
-    "unshare",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-    "--ipc",
-]  # processes and memory of a host's own
+# Processes and memory of a host's own.
+OWN = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc"]
 
 
 def environment(*first: Path, **variables: str) -> dict[str, str]:

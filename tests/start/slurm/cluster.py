@@ -76,9 +76,8 @@ class Cluster:
         self.hosts.__enter__()
         text = CONFIGURATION.format(folder=self.folder, nodes=self._nodes, cpus=self._cpus)
         (self.folder / "slurm.conf").write_text(text)
-        (self.folder / "cgroup.conf").write_text(
-            "CgroupPlugin=cgroup/v1\n"
-        )  # version 2 would have to be mounted
+        # Version 2 would have to be mounted.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for name in ("state", *(f"spool.host{number}" for number in range(1, self._nodes + 1))):
             (self.folder / name).mkdir()
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": self.environment()}

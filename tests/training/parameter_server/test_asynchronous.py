@@ -182,9 +182,8 @@ class Words(nn.Module):
 
 
 def _words(step, part):
-    return (
-        torch.randint(0, 37, (3, 5), generator=torch.Generator().manual_seed(50 * step + part)) // 2
-    )  # duplicates
+    # With duplicates.
+    return torch.randint(0, 37, (3, 5), generator=torch.Generator().manual_seed(50 * step + part)) // 2
 
 
 def _sparse(comm, kind, options, staleness, ranks):

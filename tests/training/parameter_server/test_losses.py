@@ -73,10 +73,8 @@ def _check(ranks, found, survivors, victim, steps):
         assert outcome is not None and outcome.error is None, outcome
         assert not isinstance(outcome.value, BaseException), repr(outcome.value)
         least, most, lost = outcome.value
-        assert lost in (
-            [victim],
-            [],
-        )  # dedicated servers notice the deaths of workers, and workers those of servers
+        # Dedicated servers notice the deaths of workers, and workers those of servers.
+        assert lost in ([victim], [])
         assert least[rank] == most[rank] == steps, "of its own"
         if victim < len(least):
             assert ranks.board.read(victim, ACKNOWLEDGED) <= least[victim]

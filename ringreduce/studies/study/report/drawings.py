@@ -13,13 +13,8 @@ from ringreduce.studies.study.report.drawing import draw
 
 __all__ = ["Drawing", "drawings", "plans"]
 
-WORLDS = (
-    4,
-    3,
-    2,
-    6,
-    8,
-)  # the first world that an algorithm supports is drawn; all are small enough to follow chunks
+# The first world that an algorithm supports is drawn; all are small enough to follow chunks.
+WORLDS = (4, 3, 2, 6, 8)
 
 
 @dataclass

@@ -16,10 +16,8 @@ __all__ = ["winners_map"]
 
 LEFT, TOP, COLUMN, LINE = 66, 26, 196, 15
 TIMES = "\N{MULTIPLICATION SIGN}"
-NAMES, LETTERS = (
-    4,
-    20,
-)  # the most names of a tie (for larger ties, the number is shown), and letters of a name
+# The most names of a tie (for larger ties, the number is shown), and letters of a name.
+NAMES, LETTERS = 4, 20
 MANY = "#9aa0a8"  # the colour of larger ties
 
 
