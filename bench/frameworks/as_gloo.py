@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.frameworks.torch_backend import KEEP_FREED_MEMORY
+from bench.turns import KEEP_FREED_MEMORY, rotated, span
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -103,14 +103,13 @@ def main() -> None:
     names, before = options.only.split(","), _engine.probe_exchange()
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for number in range(options.launches):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in rotated(names, number):
             found[name].append(measure(name, number, options.steps))
     rows = [["framework", "version", "what a user types", "steps/s", "Gloo", "of Gloo's", "in the launches"]]
     for name, launches in found.items():
         (ratio, ours, gloo), ratios = np.median(launches, axis=0), [one[0] for one in launches]
         package = "ray" if name == "RLlib" else ROWS[name].package
-        cells = [f"{ours:.1f}", f"{gloo:.1f}", f"{ratio:.2f} x", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        cells = [f"{ours:.1f}", f"{gloo:.1f}", f"{ratio:.2f} x", span(ratios)]
         rows.append([name, version(package), ROWS[name].typed, *cells])
     print(f"core-to-core exchange {mode_of(before, _engine.probe_exchange())}\n\n{markdown(rows)}")
 

@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 
+from bench.turns import rotated, span
 from ringreduce._engine import probe_exchange
 from ringreduce.bench.programs import run_program
 from ringreduce.bench.results import mode_of
@@ -45,8 +46,7 @@ def compare(what: str, peers: Sequence[str], command: Command, options: Namespac
     more = ["--sizes", ",".join(map(str, options.sizes)), "--budget", str(options.budget)]
     before = probe_exchange()
     for launch in range(options.launches):
-        first = launch % len(found)
-        for name in [*list(found)[first:], *list(found)[:first]]:
+        for name in rotated(found, launch):
             print(f"launch {launch + 1} of {options.launches}: {name}", file=sys.stderr, flush=True)
             words, variables = command(name, options.ranks)
             rows, problem, last = run_program([*words, *more], {**os.environ, **variables}, 300)
@@ -62,7 +62,7 @@ def compare(what: str, peers: Sequence[str], command: Command, options: Namespac
 def ratio(times: Times, own: Times, key: tuple[str, int]) -> str:
     """Returns how many times as long as ours it takes: the median over launches, and the range."""
     each = [theirs / ours for theirs, ours in zip(times[key], own[key], strict=True)]
-    return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
+    return f"{statistics.median(each):.2f} ({span(each)})"
 
 
 def table(found: dict[str, Times]) -> str:

@@ -11,15 +11,12 @@ after a short one.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import numpy as np
 
+from bench.turns import span, under_torchrun
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -31,13 +28,9 @@ GLOO, OURS = BACKENDS = ("gloo", "ringreduce")
 
 def decode(backend: str, options: Namespace) -> dict:
     """Returns what the example prints: its tokens, and the seconds for each of them."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     example = [str(ROOT / "examples" / "llama_inference.py"), "--backend", backend]
-    command = [*launcher, f"--nproc-per-node={options.ranks}", *example, "--tokens", str(options.tokens)]
-    own = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=own, stdout=subprocess.PIPE, text=True, check=True)
-    (found,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
-    return found
+    words = [*example, "--tokens", str(options.tokens)]
+    return under_torchrun(options.ranks, words, {"PYTHONPATH": str(ROOT)})
 
 
 def main() -> None:
@@ -59,8 +52,8 @@ def main() -> None:
     for name in BACKENDS:
         seconds = float(np.median([one[name] for one in launches]))
         ratios = [one[GLOO] / one[name] for one in launches]
-        each = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        rows.append([name, f"{1e3 * seconds:.1f}", f"{1 / seconds:.1f}", f"{np.median(ratios):.2f} x", each])
+        speed = [f"{1e3 * seconds:.1f}", f"{1 / seconds:.1f}", f"{np.median(ratios):.2f} x"]
+        rows.append([name, *speed, span(ratios)])
     print(f"{options.ranks} ranks, core-to-core exchange {', '.join(modes)}\n\n{markdown(rows)}")
 
 

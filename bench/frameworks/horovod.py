@@ -12,23 +12,21 @@ are those of the slowest rank.
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import ringreduce
-from bench.training.data_parallel import KEEP_FREED_MEMORY, WORKLOADS, make_model
+from bench.training.data_parallel import WORKLOADS
+from bench.turns import KEEP_FREED_MEMORY, add_json_option, chain, in_turns, keep, rotated, span, step_of
 from ringreduce import _engine
 from ringreduce.bench import gloo
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.protocol import Buffers, Effort, Library, measure
-from ringreduce.bench.results import mode_of, save
+from ringreduce.bench.results import mode_of
 from ringreduce.text import human_bytes, human_us, markdown
 
 GLOO, DDP_OURS, HOROVOD, OURS = "DDP, Gloo", "DDP, ringreduce", "DistributedOptimizer", "DataParallel"
@@ -44,7 +42,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="number of turns of each contestant (7)")
     parser.add_argument("--budget", type=float, default=0.3, help="seconds for each figure of a call (0.3)")
     parser.add_argument("--without-steps", action="store_true", help="calls only")
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     return parser.parse_args()
 
 
@@ -95,8 +93,7 @@ def _calls(comm: Any, options: Namespace) -> list[dict[str, Any]]:
     lines = []
     for place, nbytes in enumerate(SIZES):
         problem = Problem("all_reduce", nbytes)
-        names = list(entries)
-        for name in names[place % len(names) :] + names[: place % len(names)]:
+        for name in rotated(entries, place):
             library = Library(name, comm.rank, comm.size, comm.barrier, gloo.maximum, entries[name])
             effort = Effort(options.budget, check=name != "hvd.allreduce")
             lines.append(measure(library, Buffers(library, problem), effort))
@@ -105,15 +102,8 @@ def _calls(comm: Any, options: Namespace) -> list[dict[str, Any]]:
 
 def _steps(comm: Any, options: Namespace) -> list[dict[str, Any]]:
     steps = _contestants(comm)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for round_ in range(options.rounds + 2):  # the first two are warm-up
-        for name in random.Random(round_).sample(list(steps), len(steps)):  # the same order on all ranks
-            comm.barrier()
-            start = perf_counter()
-            for _ in range(WORKLOAD.steps):
-                steps[name]()
-            times[name].append((perf_counter() - start) / WORKLOAD.steps)
-    slowest = comm.all_reduce(np.array(list(times.values()))[:, 2:], "max")
+    times = in_turns(steps, options.rounds, WORKLOAD.steps, comm.barrier, warm=2)
+    slowest = comm.all_reduce(np.array(list(times.values())), "max")
     return [{"contestant": name, "seconds": list(row)} for name, row in zip(times, slowest, strict=True)]
 
 
@@ -123,27 +113,23 @@ def _contestants(comm: Any) -> dict[str, Callable[[], None]]:
     from torch.nn.parallel import DistributedDataParallel
 
     import ringreduce.horovod.torch as hvd
-    from bench.frameworks.torch_ranks import step_of
 
     samples, width = WORKLOAD.samples, WORKLOAD.width
+
+    def model() -> Any:
+        return chain(width, WORKLOAD.layers)
+
     groups = {GLOO: dist.group.WORLD, DDP_OURS: dist.new_group(backend="ringreduce")}
     steps: dict[str, Callable[[], None]] = {}
     for name, group in groups.items():
-        ddp = DistributedDataParallel(make_model(WORKLOAD), process_group=group, gradient_as_bucket_view=True)
+        ddp = DistributedDataParallel(model(), process_group=group, gradient_as_bucket_view=True)
         steps[name] = step_of(ddp, samples, width)
-    steps[OURS] = step_of(ringreduce.DataParallel(make_model(WORKLOAD), comm.split(0)), samples, width)
-    steps[ALONE] = step_of(make_model(WORKLOAD), samples, width)
-
-    model, x = make_model(WORKLOAD), torch.randn(samples, width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    steps[HOROVOD] = step
+    steps[OURS] = step_of(ringreduce.DataParallel(model(), comm.split(0)), samples, width)
+    steps[ALONE] = step_of(model(), samples, width)
+    trained = model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=1e-4, foreach=True)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=trained.named_parameters())
+    steps[HOROVOD] = step_of(trained, samples, width, optimizer)
     return steps
 
 
@@ -175,8 +161,7 @@ def steps_text(launches: list[dict[str, Any]]) -> str:
     for name in medians[0]:
         rate = 1 / float(np.median([one[name] for one in medians]))
         ratios = [one[GLOO] / one[name] for one in medians]
-        each = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        rows.append([name, f"{rate:.2f}", f"{np.median(ratios):.2f} x", each])
+        rows.append([name, f"{rate:.2f}", f"{np.median(ratios):.2f} x", span(ratios)])
     return markdown(rows)
 
 
@@ -197,9 +182,7 @@ def main() -> None:
     )
     if found[0]["steps"]:
         print(f"\n{WORKLOAD.parameters / 1e6:.1f} M parameters\n\n{steps_text(found)}")
-    if options.json:
-        figures = {"options": vars(options), "launches": found}
-        print(f"\n{save(Path(__file__).parents[1] / 'results', 'horovod', [figures])}")
+    keep(options, "horovod", [{"options": vars(options), "launches": found}])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import ringreduce
+from bench.turns import rotated
 from ringreduce.text import markdown
 
 MOVING, ORDINARY, JEMALLOC = "moving", "ordinary", "ordinary, jemalloc"
@@ -154,7 +155,7 @@ def main() -> None:
     kinds = [MOVING, ORDINARY, *([JEMALLOC] if LIBRARY else [])]
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number in range(options.launches):
-        for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
+        for kind in rotated(kinds, number):
             print(f"launch {number + 1} of {options.launches}: {kind}", file=sys.stderr, flush=True)
             found[kind].append(launch(kind, options.gib, options.seconds))
 

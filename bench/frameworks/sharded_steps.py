@@ -11,17 +11,14 @@ turn. The model is that of torch_backend.py, with one sample for each rank and s
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 
 from bench.frameworks.decoding import BACKENDS, GLOO, OURS
-from bench.frameworks.torch_backend import KEEP_FREED_MEMORY
+from bench.turns import KEEP_FREED_MEMORY, chain, in_turns, span, step_of, under_torchrun
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -37,9 +34,9 @@ def zero_step() -> Callable[[], None]:
     import deepspeed
     import torch
 
-    from bench.frameworks.torch_ranks import WIDTH, _model
+    from bench.frameworks.torch_ranks import LAYERS, WIDTH
 
-    model = _model()
+    model = chain(WIDTH, LAYERS)
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True),
@@ -61,9 +58,9 @@ def zero_step() -> Callable[[], None]:
 def fsdp_step() -> Callable[[], None]:
     import torch.distributed as dist
 
-    from bench.frameworks.torch_ranks import _fsdp2, step_of
+    from bench.frameworks.torch_ranks import WIDTH, fsdp2
 
-    return step_of(_fsdp2(dist.group.WORLD), 1)
+    return step_of(fsdp2(dist.group.WORLD), 1, WIDTH)
 
 
 def rank_main(backend: str, rounds: int) -> None:
@@ -75,14 +72,7 @@ def rank_main(backend: str, rounds: int) -> None:
     deepspeed.init_distributed(dist_backend=backend)
     found = {}
     for kind, make in ((ZERO, zero_step), (FSDP, fsdp_step)):
-        step, times = make(), []
-        for _ in range(rounds + 1):
-            dist.barrier()
-            start = perf_counter()
-            for _ in range(STEPS):
-                step()
-            times.append((perf_counter() - start) / STEPS)
-        slowest = torch.tensor(times[1:])  # the first round is warm-up
+        slowest = torch.tensor(in_turns({kind: make()}, rounds, STEPS, dist.barrier)[kind])
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         found[kind] = slowest.median().item()
     if dist.get_rank() == 0:
@@ -94,14 +84,8 @@ def rank_main(backend: str, rounds: int) -> None:
 
 
 def launch(backend: str, options: Namespace) -> dict[str, float]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    own = os.environ | KEEP_FREED_MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     rank = ["-m", "bench.frameworks.sharded_steps", "--rank-of", backend, "--rounds", str(options.rounds)]
-    command = [*launcher, f"--nproc-per-node={options.ranks}", *rank]
-    done = subprocess.run(command, env=own, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    (found,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    found = under_torchrun(options.ranks, rank, KEEP_FREED_MEMORY)
     print(backend, found, file=sys.stderr, flush=True)
     return found
 
@@ -117,8 +101,7 @@ def measure(options: Namespace) -> None:
     for kind in KINDS:
         rates = [1 / np.median([one[backend][kind] for one in launches]) for backend in (OURS, GLOO)]
         ratios = [one[GLOO][kind] / one[OURS][kind] for one in launches]
-        each = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        rows.append([kind, *(f"{rate:.1f}" for rate in rates), f"{np.median(ratios):.2f} x", each])
+        rows.append([kind, *(f"{rate:.1f}" for rate in rates), f"{np.median(ratios):.2f} x", span(ratios)])
     print(f"{options.ranks} ranks, core-to-core exchange {', '.join(modes)}\n\n{markdown(rows)}")
 
 

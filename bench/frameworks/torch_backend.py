@@ -16,14 +16,14 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import ringreduce
 from bench.frameworks.torch_ranks import PARAMETERS, SHARED, STEP_KINDS, Task, rank_main
+from bench.turns import KEEP_FREED_MEMORY, add_json_option, keep
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.programs import take_turns
 from ringreduce.bench.report import mode_text, report, spread
-from ringreduce.bench.results import Results, Row, as_dict, machine_facts, merge, save
+from ringreduce.bench.results import Results, Row, as_dict, machine_facts, merge
 from ringreduce.text import human_bytes, human_us, markdown
 
 OURS, REPRODUCIBLE, GLOO = "ringreduce", "reproducible", "gloo"
@@ -33,9 +33,6 @@ QUICK_REDUCED, QUICK_BLOCKS = (8, 32 << 10, 4 << 20, 32 << 20), (32 << 10, 8 << 
 PARTS = ("reduce_scatter", "all_gather")
 PART_KINDS = [f"{part}{place}" for part in PARTS for place in ("", ", separate")]
 BUSY = "while True: pass"
-# Otherwise glibc gives 100 MB of memory back in some steps, if the gradients of a contestant lie at the end of the
-# heap, and faulting it in again takes longer than a step.
-KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 def parse_arguments() -> Namespace:
@@ -52,7 +49,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument(
         "--busy", type=int, default=0, metavar="N", help="run N other processes that never wait"
     )
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     options = parser.parse_args()
     options.launches = options.launches or (1 if options.quick else 3)
     options.budget = options.budget or (0.15 if options.quick else 0.5)
@@ -196,9 +193,7 @@ def main() -> None:
     if not options.without_steps:
         parts += [steps_text(world) for world in worlds.values()]
     print("\n\n".join([*parts, dispatch_text(alone), goals_text(worlds)]))
-    if options.json:
-        tables = [as_dict(world.results) for world in [alone, *worlds.values()]]
-        print(f"\n{save(Path(__file__).parents[1] / 'results', 'torch_backend', tables)}")
+    keep(options, "torch_backend", [as_dict(world.results) for world in [alone, *worlds.values()]])
 
 
 if __name__ == "__main__":

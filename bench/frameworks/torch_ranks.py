@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ringreduce
+from bench.turns import chain, in_turns, rotated, step_of
 from ringreduce.bench import gloo
 from ringreduce.bench.problem import BLOCKWISE, Problem
 from ringreduce.bench.protocol import Buffers, Effort, Library, measure
@@ -81,17 +81,12 @@ def _environment(values: dict[str, str]) -> Any:
             del os.environ[name]
 
 
-def _rotated(names: list[str], turn: int) -> list[str]:
-    shift = turn % len(names)
-    return [*names[shift:], *names[:shift]]
-
-
 # --- calls -----------------------------------------------------------------------------------------------------
 
 
 def _calls(groups: Groups, task: Task, index: int, problem: Problem) -> list[Line]:
     lines = []
-    for name in _rotated(list(groups), index + task.turn):
+    for name in rotated(groups, index + task.turn):
         library = _library(name, groups[name])
         line = measure(library, Buffers(library, problem), Effort(task.budget))
         lines.append({**line, "collective": kind_of(problem)})
@@ -127,51 +122,27 @@ def _allocate(nbytes: int) -> np.ndarray:
 # --- training steps --------------------------------------------------------------------------------------------
 
 
-def _model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-
-
 def _ddp(group: dist.ProcessGroup) -> nn.Module:
-    return DistributedDataParallel(_model(), process_group=group, gradient_as_bucket_view=True)
+    return DistributedDataParallel(chain(WIDTH, LAYERS), process_group=group, gradient_as_bucket_view=True)
 
 
-def _fsdp2(group: dist.ProcessGroup) -> nn.Module:
+def fsdp2(group: dist.ProcessGroup) -> nn.Module:
     mesh = dist.DeviceMesh.from_group(group, "cpu")
-    model = _model()
+    model = chain(WIDTH, LAYERS)
     for layer in model:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def step_of(model: nn.Module, samples: int, width: int = WIDTH) -> Callable[[], None]:
-    x = torch.randn(samples, width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    return step
-
-
 def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
     """Returns a line per contestant, in microseconds per step. The contestants take turns, a few steps each."""
-    build, samples = _fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
-    steps = {name: step_of(build(group), samples) for name, group in groups.items() if name != SHARED}
-    steps[SILENT] = step_of(_model(), samples)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for round_ in range(ROUNDS + 1):
-        for name in _rotated(list(steps), turn + round_):
-            dist.barrier()
-            start = perf_counter()
-            for _ in range(STEPS):
-                steps[name]()
-            times[name].append((perf_counter() - start) / STEPS)
+    build, samples = fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
+    steps = {name: step_of(build(group), samples, WIDTH) for name, group in groups.items() if name != SHARED}
+    steps[SILENT] = step_of(chain(WIDTH, LAYERS), samples, WIDTH)
+    times = in_turns(steps, ROUNDS, STEPS, dist.barrier, lambda names, number: rotated(names, turn + number))
     lines = []
     for name, mine in times.items():
-        slowest = gloo.maximum(np.array(mine[1:]))  # the first round is warm-up
+        slowest = gloo.maximum(np.array(mine))
         p25, median, p75 = (float(q) * 1e6 for q in np.quantile(slowest, [0.25, 0.5, 0.75]))
         line = {"library": name, "collective": kind, "ranks": dist.get_world_size(), "bytes": 4 * PARAMETERS}
         lines.append({**line, "median_us": median, "p25_us": p25, "p75_us": p75, "wrong": 0})

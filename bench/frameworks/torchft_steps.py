@@ -21,8 +21,8 @@ from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 
 import ringreduce
-from bench.frameworks.torch_backend import KEEP_FREED_MEMORY
-from bench.frameworks.torch_ranks import PARAMETERS, _model
+from bench.frameworks.torch_ranks import LAYERS, PARAMETERS, WIDTH
+from bench.turns import KEEP_FREED_MEMORY, chain
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -40,7 +40,7 @@ def step(manager: Manager, gradients: list[torch.Tensor]) -> None:
 
 def replica(comm: Any, options: Namespace) -> list[list[float]]:
     """Returns, for each round, the seconds of a step over each process group."""
-    gradients = [torch.ones_like(p) for p in _model().parameters()]
+    gradients = [torch.ones_like(p) for p in chain(WIDTH, LAYERS).parameters()]
     managers, kept = {}, []
     for name, group in GROUPS.items():
         server = LighthouseServer("[::]:0", min_replicas=comm.size) if comm.rank == 0 else None

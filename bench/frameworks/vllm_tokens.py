@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.network.hosts import Hosts
+from bench.turns import rotated, span
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -99,9 +100,8 @@ def answer(printed: str) -> dict:
 
 
 def launch(number: int, names: list[str], options: Namespace, folder: str) -> dict[str, dict]:
-    at = number % len(names)
     found = {}
-    for name in names[at:] + names[:at]:
+    for name in rotated(names, number):
         if options.hosts == 1:
             found[name] = generate(name, options, folder, None)
         else:
@@ -146,7 +146,7 @@ def main() -> None:
 def of(launches: list[dict], name: str, other: str, phase: str) -> str:
     """Returns how many times the other's rate it is: the median, and the range of the launches."""
     ratios = [one[name][phase] / one[other][phase] for one in launches]
-    return f"{np.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"{np.median(ratios):.2f} x ({span(ratios)})"
 
 
 if __name__ == "__main__":

@@ -18,18 +18,16 @@ signs are not compressed, and top-k decreases from 25 per cent. The columns:
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 import ringreduce
 from bench.network.hosts import Hosts
+from bench.training.between_hosts import printed
 from bench.training.compression_rank import FLOAT32, METHODS, WARM_UP, warm_steps, whole_training
-from ringreduce.bench.results import save
+from bench.turns import add_json_option, keep, rotated
 from ringreduce.text import markdown
 
 GOALS = ("1-bit sign", "top-k 1%", "PowerSGD 32")  # 3 x float32's steps/s at a loss within 2 per cent
@@ -44,7 +42,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--timed", type=int, default=20, help="steps over the link in each launch")
     parser.add_argument("--launches", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     options = parser.parse_args()
     unknown = set(options.methods) - set(METHODS)
     if unknown or FLOAT32 not in options.methods:
@@ -54,17 +52,8 @@ def parse_arguments() -> Namespace:
 
 def timed_launch(hosts: Hosts, names: list[str], steps: int) -> list[dict[str, Any]]:
     """Starts two processes, and returns a line for each method."""
-    commands = []
-    for rank, host in enumerate(hosts):
-        script = [sys.executable, "-m", "bench.training.compression_rank", "--rank", str(rank)]
-        options = ["--methods", ",".join(names), "--steps", str(steps), "--interface", host.interface]
-        commands.append(host.command([*script, *options]))
-    start = [sys.executable, "-m", "bench.network.start_ranks", json.dumps(commands)]
-    try:
-        done = subprocess.run(start, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
-    finally:
-        hosts.kill()
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    words = ["--methods", ",".join(names), "--steps", str(steps)]
+    return printed(hosts, "bench.training.compression_rank", words, LIMIT)
 
 
 def timed(options: Namespace) -> dict[str, list[dict[str, Any]]]:
@@ -73,7 +62,7 @@ def timed(options: Namespace) -> dict[str, list[dict[str, Any]]]:
     with Hosts(2, options.rate) as hosts:
         for launch in range(options.launches):
             shift = launch * len(options.methods) // options.launches
-            names = options.methods[shift:] + options.methods[:shift]
+            names = rotated(options.methods, shift)
             print(f"launch {launch + 1} of {options.launches}", file=sys.stderr, flush=True)
             for line in timed_launch(hosts, names, options.timed):
                 found[line["method"]].append(line)
@@ -145,9 +134,7 @@ def main() -> None:
         f"{', '.join(f'{name} {100 * share:.0f} per cent' for name, share in WARM_UP.items())}\n\n"
         f"{table(rows)}\n\n{goals(rows)}"
     )
-    if options.json:
-        figures = {"times": times, "losses": loss, **vars(options)}
-        print(f"\n{save(Path(__file__).parents[1] / 'results', 'compression', [figures])}")
+    keep(options, "compression", [{"times": times, "losses": loss, **vars(options)}])
 
 
 if __name__ == "__main__":

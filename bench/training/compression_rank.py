@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ringreduce
 from bench.network.rendezvous import Rendezvous
+from bench.training.between_hosts import add_rank_options, joined, sent
 from bench.training.byte_model import Training
 from ringreduce import compression
 
@@ -53,15 +51,6 @@ def whole_training(comm: Any, name: str, steps: int, seed: int) -> float:
     return training.held_out_loss()
 
 
-def sent(interface: str) -> int:
-    """Returns the bytes that this host has sent so far, with all headers."""
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        name, _, fields = line.partition(":")
-        if name.strip() == interface:
-            return int(fields.split()[8])
-    raise ValueError(f"no interface {interface}")
-
-
 def short_training(comm: Any, meeting: Rendezvous, name: str, steps: int, interface: str) -> dict[str, Any]:
     """Returns the seconds of each step on the slowest rank, and the bytes that the host sent and the state counted."""
     training, state = prepared(comm, name, steps, 0)
@@ -82,21 +71,15 @@ def short_training(comm: Any, meeting: Rendezvous, name: str, steps: int, interf
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    add_rank_options(parser)
     parser.add_argument("--methods", type=lambda text: text.split(","), required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--interface", required=True)
     options = parser.parse_args()
-    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
-    os.environ.update(RINGREDUCE_HOST=platform.node(), RINGREDUCE_IFACE=options.interface)
-    meeting = Rendezvous(options.rank, 2, options.folder)
-    with ringreduce.init(options.rank, 2, meeting.exchange, timeout=60.0) as comm:
+    with joined(options, 2, 60.0) as (comm, meeting):
         for name in options.methods:
             line = short_training(comm, meeting, name, options.steps, options.interface)
             if options.rank == 0:
                 print(json.dumps(line), flush=True)
-        meeting.barrier()
 
 
 if __name__ == "__main__":

@@ -11,27 +11,22 @@ quartiles. The floors are the same steps within no_sync(), and steps of the mode
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import ringreduce
+from bench.turns import KEEP_FREED_MEMORY, add_json_option, chain, in_turns, keep, step_of
 from ringreduce import _engine
-from ringreduce.bench.results import mode_of, save
+from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
 
 OURS, DDP, GLOO = "DataParallel", "DDP, ringreduce", "DDP, Gloo"
 UNSYNCED, ALONE = "DataParallel, no_sync", "the model alone"
-# Otherwise glibc gives memory back in some steps, if the gradients of a contestant lie at the end of the heap, and
-# faulting it in again takes longer than a step.
-KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="number of turns of each contestant (15)")
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket size of all contestants (25)")
     parser.add_argument("--only", choices=[workload.name for workload in WORKLOADS])
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     return parser.parse_args()
 
 
@@ -86,19 +81,10 @@ def rank_main(comm: Any, options: Namespace, folder: str) -> list[dict[str, Any]
 def _measured(
     comm: Any, groups: dict[str, Any], workload: Workload, options: Namespace
 ) -> list[dict[str, Any]]:
-    steps, model = _contestants(comm, groups, workload, options.bucket_mb)
-    times: dict[str, list[float]] = {name: [] for name in steps}
     shares: list[list[float]] = []
-    for round_ in range(options.rounds + 2):  # the first two are warm-up
-        for name in random.Random(round_).sample(list(steps), len(steps)):  # the same order on all ranks
-            comm.barrier()
-            start = perf_counter()
-            for _ in range(workload.steps):
-                steps[name]()
-                if name == OURS:
-                    shares.append([model.timings.communication, model.timings.exposed])
-            times[name].append((perf_counter() - start) / workload.steps)
-    slowest = comm.all_reduce(np.array(list(times.values()))[:, 2:], "max")
+    steps = _contestants(comm, groups, workload, options.bucket_mb, shares)
+    times = in_turns(steps, options.rounds, workload.steps, comm.barrier, warm=2)
+    slowest = comm.all_reduce(np.array(list(times.values())), "max")
     communication, exposed = np.median(np.array(shares[2 * workload.steps :]), axis=0)
     return [
         {
@@ -111,37 +97,39 @@ def _measured(
     ]
 
 
-def _contestants(comm: Any, groups: dict[str, Any], workload: Workload, bucket_mb: float) -> tuple[Any, Any]:
+def _contestants(
+    comm: Any, groups: dict[str, Any], workload: Workload, bucket_mb: float, shares: list[list[float]]
+) -> dict[str, Callable[[], None]]:
+    """Returns the steps. Ours adds to ``shares`` the seconds of its communication and those that are exposed."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from bench.frameworks.torch_ranks import step_of
+    samples, width = workload.samples, workload.width
+
+    def model() -> Any:
+        return chain(width, workload.layers)
 
     steps: dict[str, Callable[[], None]] = {}
-    ours = ringreduce.DataParallel(make_model(workload), comm, bucket_mb=bucket_mb)
-    steps[OURS] = step_of(ours, workload.samples, workload.width)
+    ours = ringreduce.DataParallel(model(), comm, bucket_mb=bucket_mb)
+
+    def note() -> None:
+        shares.append([ours.timings.communication, ours.timings.exposed])
+
+    steps[OURS] = step_of(ours, samples, width, then=note)
     for name, group in groups.items():
         ddp = DistributedDataParallel(
-            make_model(workload), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
+            model(), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
         )
-        steps[name] = step_of(ddp, workload.samples, workload.width)
-    unsynced = ringreduce.DataParallel(make_model(workload), comm, bucket_mb=bucket_mb)
-    step = step_of(unsynced, workload.samples, workload.width)
+        steps[name] = step_of(ddp, samples, width)
+    unsynced = ringreduce.DataParallel(model(), comm, bucket_mb=bucket_mb)
+    step = step_of(unsynced, samples, width)
 
     def without_exchange() -> None:
         with unsynced.no_sync():
             step()
 
     steps[UNSYNCED] = without_exchange
-    steps[ALONE] = step_of(make_model(workload), workload.samples, workload.width)
-    return steps, ours
-
-
-def make_model(workload: Workload) -> Any:
-    import torch
-    from torch import nn
-
-    torch.manual_seed(0)
-    return nn.Sequential(*(nn.Linear(workload.width, workload.width) for _ in range(workload.layers)))
+    steps[ALONE] = step_of(model(), samples, width)
+    return steps
 
 
 # --- tables ----------------------------------------------------------------------------------------------------
@@ -175,10 +163,8 @@ def main() -> None:
     known = [workload for workload in WORKLOADS if options.only in (None, workload.name)]
     print(f"{options.ranks} ranks, core-to-core exchange {mode_of(before, after)}\n")
     print("\n\n".join(table(workload, results) for workload in known))
-    if options.json:
-        figures = {"probes_ns": [before, after], "options": vars(options), "results": results}
-        tables = [{**figures, "workloads": [asdict(workload) for workload in known]}]
-        print(f"\n{save(Path(__file__).parents[1] / 'results', 'data_parallel', tables)}")
+    figures = {"probes_ns": [before, after], "options": vars(options), "results": results}
+    keep(options, "data_parallel", [{**figures, "workloads": [asdict(workload) for workload in known]}])
 
 
 if __name__ == "__main__":

@@ -19,13 +19,12 @@ from __future__ import annotations
 import statistics
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import ringreduce
-from ringreduce.bench.results import save
+from bench.turns import add_json_option, keep
 from ringreduce.text import markdown
 from ringreduce.train.config import Config, replace
 from ringreduce.train.trainer import Trainer
@@ -46,7 +45,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--samples", type=int, default=1 << 16, help="samples of each training (65536)")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (1)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     options = parser.parse_args()
     options.batches = [int(text) for text in options.batches.split(",")]
     return options
@@ -79,10 +78,7 @@ def main() -> None:
         cells = [f"{statistics.median(found[name][batch]):.3f}" for name in options.methods]
         rows.append([f"{batch:,}", f"{options.samples // batch:,}", *cells])
     print(f"loss after {options.samples:,} samples, median of the seeds: {options.seeds}\n\n{markdown(rows)}")
-    if options.json:
-        print(
-            f"\n{save(Path(__file__).parents[1] / 'results', 'large_batches', [{'found': found, **vars(options)}])}"
-        )
+    keep(options, "large_batches", [{"found": found, **vars(options)}])
 
 
 if __name__ == "__main__":

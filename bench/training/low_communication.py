@@ -27,9 +27,6 @@ The columns:
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -44,10 +41,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringreduce
 from bench.network.hosts import Hosts
-from bench.network.rendezvous import Rendezvous
-from bench.training.compression_rank import sent
+from bench.training.between_hosts import add_rank_options, joined, printed, sent
+from bench.turns import add_json_option, keep
 from ringreduce import elastic
-from ringreduce.bench.results import save
 from ringreduce.text import markdown
 from ringreduce.train.config import Config, replace
 from ringreduce.train.parallel import with_exchange
@@ -89,10 +85,8 @@ def parse_arguments() -> Namespace:
     parser.add_argument(
         "--ddp", type=int, default=0, metavar="STEPS", help="only compare DataParallel and torch's DDP"
     )
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
-    parser.add_argument("--rank", type=int, help="for the processes that it starts")
-    parser.add_argument("--folder", type=Path, help="the same")
-    parser.add_argument("--interface", help="the same")
+    add_json_option(parser)
+    add_rank_options(parser)
     options = parser.parse_args()
     if SYNCHRONOUS not in options.methods:
         parser.error(f"--methods must include {SYNCHRONOUS}")
@@ -181,11 +175,8 @@ def compare_with_ddp(options: Namespace) -> None:
 
 def rank(options: Namespace) -> None:
     """Runs one of the ranks. The first one prints a line for each method."""
-    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
-    os.environ.update(RINGREDUCE_HOST=platform.node(), RINGREDUCE_IFACE=options.interface)
     torch.set_num_threads(1)
-    meeting = Rendezvous(options.rank, 2, options.folder)
-    with ringreduce.init(options.rank, 2, meeting.exchange, timeout=60.0) as comm:
+    with joined(options, 2, 60.0) as (comm, meeting):
         for name in options.methods:
             h = options.every
             trainer = Trainer(replace(CONFIG, steps=10**6, local_steps=h, **METHODS[name]), comm)
@@ -203,25 +194,15 @@ def rank(options: Namespace) -> None:
                 count = sum(one.numel() for one in trainer.module.parameters())
                 line = {"seconds": seconds / steps, "bytes": bytes_sent / steps, "parameters": count}
                 print(json.dumps({"method": name, **line}), flush=True)
-        meeting.barrier()
 
 
 def times(options: Namespace) -> dict[str, dict[str, Any]]:
     """Returns seconds and bytes of a step of each method, over the link."""
+    words = ["--methods", *options.methods, "--rounds", str(options.rounds)]
+    words += ["--timed", str(options.timed), "--every", str(options.every)]
     with Hosts(2, options.rate) as hosts:
-        commands = []
-        for number, host in enumerate(hosts):
-            script = [sys.executable, "-m", "bench.training.low_communication", "--rank", str(number)]
-            script += ["--interface", host.interface, "--methods", *options.methods]
-            script += ["--rounds", str(options.rounds), "--timed", str(options.timed)]
-            script += ["--every", str(options.every)]
-            commands.append(host.command(script))
-        start = [sys.executable, "-m", "bench.network.start_ranks", json.dumps(commands)]
-        try:
-            done = subprocess.run(start, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
-        finally:
-            hosts.kill()
-    return {line["method"]: line for line in map(json.loads, done.stdout.splitlines())}
+        lines = printed(hosts, "bench.training.low_communication", words, LIMIT)
+    return {line["method"]: line for line in lines}
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -278,9 +259,7 @@ def main() -> None:
         f"2 hosts, {options.rate}, {model}, H = {options.every}, after {BEGINNING:,} synchronous steps\n\n{rows}"
         f"\n\n{goals}"
     )
-    if options.json:
-        figures = {"losses": loss, "times": time_of, "rate": options.rate}
-        print(f"\n{save(Path(__file__).parents[1] / 'results', 'low_communication', [figures])}")
+    keep(options, "low_communication", [{"losses": loss, "times": time_of, "rate": options.rate}])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ringreduce
+from bench.turns import rotated, span
 from ringreduce.parameter_server.wire import matchings
 from ringreduce.text import markdown
 from ringreduce.train.config import Config
@@ -163,8 +164,7 @@ def train(comm: Any, name: str, seed: int, batches: int, target: float) -> tuple
 def losses(options: Namespace) -> list[list[str]]:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in CONTESTANTS}
     for seed in range(options.seeds):
-        names = list(CONTESTANTS)
-        for name in names[seed % len(names) :] + names[: seed % len(names)]:
+        for name in rotated(CONTESTANTS, seed):
             ranks = ringreduce.run(train, RANKS, name, seed, options.batches, options.target)
             found[name].append(ranks[0])
             print(f"seed {seed}: {name}: {ranks[0]}", file=sys.stderr, flush=True)
@@ -186,7 +186,7 @@ def losses(options: Namespace) -> list[list[str]]:
                 name,
                 f"{CONTESTANTS[name][2]}",
                 f"{statistics.median(each[0] for each in own):.2f}",
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+                f"{statistics.median(ratios):.2f} ({span(ratios)})",
                 f"{statistics.median(each[1] for each in own):.2f}",
                 f"{statistics.median(each[2] for each in own):.3f}",
             ]

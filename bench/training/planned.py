@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -26,8 +24,9 @@ from typing import Any
 
 import ringreduce
 from bench.network.hosts import Hosts
-from bench.training.data_parallel import KEEP_FREED_MEMORY
+from bench.training.between_hosts import printed
 from bench.training.planned_rank import add_options, planned
+from bench.turns import KEEP_FREED_MEMORY
 from ringreduce.text import markdown
 
 PLACES = ["2", "4", *(f"{hosts}x{link}" for hosts in (2, 4) for link in ("1gbit", "10gbit", "1gbit+10ms"))]
@@ -74,21 +73,8 @@ def on_hosts(hosts: Hosts, options: Namespace) -> list[dict[str, Any]]:
     more = ["--turns", str(options.turns), "--rounds", str(options.rounds), "--budget", str(options.budget)]
     more += ["--strategies", ",".join(options.strategies)]
     more += ["--model", str(options.model)] if options.model else []
-    commands = [
-        host.command(
-            [
-                sys.executable, "-m", "bench.training.planned_rank", "--rank", str(host.index),
-                "--ranks", str(len(hosts)), "--interface", host.interface, *more,
-            ]
-        )
-        for host in hosts
-    ]  # fmt: skip
-    start = [sys.executable, "-m", "bench.network.start_ranks", json.dumps(commands)]
-    try:
-        done = subprocess.run(start, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
-    finally:
-        hosts.kill()
-    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    more += ["--ranks", str(len(hosts))]
+    rows: list[dict[str, Any]] = printed(hosts, "bench.training.planned_rank", more, LIMIT)[-1]
     return rows
 
 

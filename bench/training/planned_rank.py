@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import ringreduce
-from bench.network.rendezvous import Rendezvous
+from bench.training.between_hosts import add_rank_options, joined
+from bench.turns import chain, in_turns, step_of
 from ringreduce.plan import Cluster, Device, predict, read_job, strategy
 from ringreduce.studies.model import Model, fit
 
@@ -103,7 +102,7 @@ def recorded(comm: Any, shape: Shape, path: Path, cores: int) -> Any:
     comm.barrier()
     if comm.rank < cores:
         module, optimizer = made(shape)
-        step = step_of(module, optimizer, shape)
+        step = step_of(module, shape.samples, shape.width, optimizer)
         with record(path, module, optimizer, shape.samples):
             for _ in range(RECORDED):
                 step()
@@ -114,25 +113,8 @@ def recorded(comm: Any, shape: Shape, path: Path, cores: int) -> Any:
 def made(shape: Shape) -> tuple[Any, Any]:
     import torch
 
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(*(torch.nn.Linear(shape.width, shape.width) for _ in range(shape.layers)))
+    module = chain(shape.width, shape.layers)
     return module, torch.optim.Adam(module.parameters(), lr=1e-4)
-
-
-def step_of(
-    module: Any, optimizer: Any, shape: Shape, then: Callable[[], None] = lambda: None
-) -> Callable[[], None]:
-    import torch
-
-    x = torch.randn(shape.samples, shape.width)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        module(x).square().mean().backward()
-        optimizer.step()
-        then()
-
-    return step
 
 
 def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
@@ -148,40 +130,35 @@ def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
         key: float(value) for key, _, value in (one.partition("=") for one in settings)
     }
     module, optimizer = made(shape)
+    size = shape.samples, shape.width
     if kind == "ddp":
-        return step_of(DistributedDataParallel(module), optimizer, shape)
+        return step_of(DistributedDataParallel(module), *size, optimizer)
     if kind == "fsdp2":
         for layer in module:
             fully_shard(layer)
         fully_shard(module)
-        return step_of(module, torch.optim.Adam(module.parameters(), lr=1e-4), shape)
+        return step_of(module, *size, torch.optim.Adam(module.parameters(), lr=1e-4))
     if kind == "diloco":
-        return step_of(module, optimizer, shape, DiLoCo(module.parameters(), comm, every=EVERY).step)
+        return step_of(module, *size, optimizer, DiLoCo(module.parameters(), comm, every=EVERY).step)
     if stage := {"zero1": 1, "zero2": 2}.get(kind):
         optimizer = ringreduce.ShardedOptimizer(
             module.parameters(), torch.optim.Adam, comm, stage=stage, lr=1e-4
         )
     if stage == 2:
-        return step_of(module, optimizer, shape)
+        return step_of(module, *size, optimizer)
     wrapped = ringreduce.DataParallel(module, comm, wire="bf16" if kind == "bf16" else None, **options)
     if kind == "power_sgd":
         wrapped.register_comm_hook(compression.PowerSGD(comm), compression.hook)
-    return step_of(wrapped, optimizer, shape)
+    return step_of(wrapped, *size, optimizer)
 
 
 def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, float]:
     """Returns the median over rounds of the slowest rank's seconds for a step."""
     steps = {name: contestant(name, comm, shape) for name in options.strategies}
-    steps[SIDE_BY_SIDE] = step_of(*made(shape), shape)
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.rounds + 1):  # the first is warm-up
-        for name, step in steps.items():
-            comm.barrier()
-            start = perf_counter()
-            for _ in range(EVERY):
-                step()
-            found[name].append((perf_counter() - start) / EVERY)
-    slowest = comm.all_reduce(np.array(list(found.values()))[:, 1:], "max")
+    module, optimizer = made(shape)
+    steps[SIDE_BY_SIDE] = step_of(module, shape.samples, shape.width, optimizer)
+    found = in_turns(steps, options.rounds, EVERY, comm.barrier)
+    slowest = comm.all_reduce(np.array(list(found.values())), "max")
     return {name: float(median(row)) for name, row in zip(found, slowest, strict=True)}
 
 
@@ -199,17 +176,11 @@ def main() -> None:
     """Runs a rank on one of several hosts. The first prints the rows as JSON."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
-    parser.add_argument("--rank", type=int, required=True)
+    add_rank_options(parser)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--interface", required=True)
     options = parser.parse_args()
-    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
-    os.environ.update(RINGREDUCE_HOST=platform.node(), RINGREDUCE_IFACE=options.interface)
-    meeting = Rendezvous(options.rank, options.ranks, options.folder)
-    with ringreduce.init(options.rank, options.ranks, meeting.exchange, timeout=120.0) as comm:
+    with joined(options, options.ranks, 120.0) as (comm, _):
         rows = planned(comm, options, options.folder)
-        meeting.barrier()
     if options.rank == 0:
         print(json.dumps(rows), flush=True)
 

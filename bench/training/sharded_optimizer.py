@@ -15,7 +15,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from torch import nn
 
 import ringreduce
-from bench.frameworks.torch_backend import KEEP_FREED_MEMORY
+from bench.turns import KEEP_FREED_MEMORY, chain, in_turns, rotated
 from ringreduce.bench.report import spread
 from ringreduce.bench.results import Row, merge
 from ringreduce.text import markdown
@@ -60,14 +59,9 @@ def parse_arguments() -> Namespace:
 # --- contestants -----------------------------------------------------------------------------------------------
 
 
-def make_model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-
-
 def contestant(name: str, comm: Any, samples: int, adam: dict[str, Any]) -> tuple[Step, Any]:
     """Returns a training step and its optimizer."""
-    model: nn.Module = make_model()
+    model: nn.Module = chain(WIDTH, LAYERS)
     if name in (DATA_PARALLEL, STAGE_1):
         model = ringreduce.DataParallel(model, comm)
     if name in (STAGE_1, STAGE_2):
@@ -106,16 +100,10 @@ def times(comm: Any, kind: str, turn: int, options: Namespace) -> dict[str, list
     """Returns the seconds of each contestant's steps on the slowest rank."""
     torch.set_num_threads(1)
     steps = {name: contestant(name, comm, options.samples, KINDS[kind])[0] for name in NAMES}
-    found: dict[str, list[float]] = {name: [] for name in NAMES}
-    for round_ in range(options.rounds + 1):
-        shift = (turn + round_) % len(NAMES)
-        for name in [*NAMES[shift:], *NAMES[:shift]]:
-            comm.barrier()
-            start = perf_counter()
-            steps[name]()
-            found[name].append(perf_counter() - start)
-    # The first round is warm-up.
-    return {name: comm.all_reduce(np.array(own[1:]), "max").tolist() for name, own in found.items()}
+    found = in_turns(
+        steps, options.rounds, 1, comm.barrier, lambda names, number: rotated(names, turn + number)
+    )
+    return {name: comm.all_reduce(np.array(own), "max").tolist() for name, own in found.items()}
 
 
 def memory(comm: Any, name: str, options: Namespace) -> tuple[int, int]:

@@ -24,14 +24,13 @@ import statistics
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo  # imported once, before ranks are forked
 
 import ringreduce
-from ringreduce.bench.results import save
+from bench.turns import add_json_option, keep, rotated
 from ringreduce.text import markdown
 from ringreduce.train.config import Config, replace
 from ringreduce.train.trainer import Trainer
@@ -109,7 +108,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
     parser.add_argument("--loss", type=float, default=0.3, help="the loss to reach (0.3)")
     parser.add_argument("--sample-ms", type=float, default=3.0, help="simulated time of a sample (3)")
-    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    add_json_option(parser)
     options = parser.parse_args()
     if SYNCHRONOUS not in options.methods:
         parser.error(f"--methods must include {SYNCHRONOUS}")
@@ -151,8 +150,7 @@ def main() -> None:
     options = parse_arguments()
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.methods}
     for seed in range(options.seeds):
-        shift = seed % len(found)
-        for name in [*options.methods[shift:], *options.methods[:shift]]:
+        for name in rotated(options.methods, seed):
             config = replace(CONFIG, seed=seed, **METHODS[name])
             run = ringreduce.run(train, RANKS, config, options.loss, options.sample_ms, timeout=60)[0]
             found[name].append(run)
@@ -162,10 +160,7 @@ def main() -> None:
     ranks = f"{RANKS} ranks, rank {SLOW} is {FACTOR} times slower"
     print(f"{ranks}; {options.sample_ms:g} ms per sample, batch {CONFIG.batch}; to a loss of {options.loss:g}; "
           f"medians of {options.seeds} seeds\n\n{rows}\n\n{goals}")  # fmt: skip
-    if options.json:
-        print(
-            f"\n{save(Path(__file__).parents[1] / 'results', 'straggler', [{'found': found, **vars(options)}])}"
-        )
+    keep(options, "straggler", [{"found": found, **vars(options)}])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import ringreduce
+from bench.turns import rotated
 from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.text import markdown
@@ -51,8 +52,7 @@ def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: i
         for _ in range(WARM_UP):
             trainer.step()
     for number in range(rounds):
-        shift = number % len(sizes)
-        for size in sizes[shift:] + sizes[:shift]:
+        for size in rotated(sizes, number):
             comm.barrier()
             done = [trainers[size].step() for _ in range(steps)]
             row = make_row(trainers[size], done)
