@@ -42,6 +42,13 @@ nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, ncc
   return joined;
 }
 
+nccl::Result tell(Comm comm, int* to, const int Member::* fact, const char* what) {
+  return result_of([&] {
+    check_pointer(to, what);
+    *to = Member::of(comm).*fact;
+  });
+}
+
 }  // namespace
 
 // --- the library -------------------------------------------------------------------------------------------
@@ -150,24 +157,15 @@ RINGREDUCE_NCCL(CommGetAsyncError, Comm comm, nccl::Result* error) {
 }
 
 RINGREDUCE_NCCL(CommCount, Comm comm, int* count) {
-  return result_of([&] {
-    check_pointer(count, "the pointer to the number of ranks");
-    *count = Member::of(comm).world;
-  });
+  return tell(comm, count, &Member::world, "the pointer to the number of ranks");
 }
 
 RINGREDUCE_NCCL(CommUserRank, Comm comm, int* rank) {
-  return result_of([&] {
-    check_pointer(rank, "the pointer to the rank");
-    *rank = Member::of(comm).rank;
-  });
+  return tell(comm, rank, &Member::rank, "the pointer to the rank");
 }
 
 RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
-  return result_of([&] {
-    check_pointer(device, "the pointer to the device");
-    *device = Member::of(comm).device;
-  });
+  return tell(comm, device, &Member::device, "the pointer to the device");
 }
 
 // This library's kernels reach all memory without registration. NCCL also returns null if there is no window.

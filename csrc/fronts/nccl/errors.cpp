@@ -1,6 +1,7 @@
 #include "fronts/nccl/errors.h"
 
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <string_view>
@@ -63,25 +64,16 @@ const char* last_error() {
 }
 
 const char* in_words(nccl::Result result) {
-  switch (result) {
-    case nccl::success:
-      return "no error";
-    case nccl::unhandled_cuda_error:
-      return "a CUDA call failed";
-    case nccl::system_error:
-      return "a system call or a call to another library failed";
-    case nccl::internal_error:
-      return "internal error";
-    case nccl::invalid_argument:
-      return "invalid argument";
-    case nccl::invalid_usage:
-      return "invalid usage";
-    case nccl::remote_error:
-      return "another rank failed, or cannot be reached";
-    case nccl::in_progress:
-      return "in progress";
-  }
-  return "unknown result code";
+  constexpr const char* words[] = {// in the order of Result
+                                   "no error",
+                                   "a CUDA call failed",
+                                   "a system call or a call to another library failed",
+                                   "internal error",
+                                   "invalid argument",
+                                   "invalid usage",
+                                   "another rank failed, or cannot be reached",
+                                   "in progress"};
+  return result < std::size(words) ? words[result] : "unknown result code";
 }
 
 }  // namespace ringreduce::nccl_api

@@ -19,6 +19,14 @@ nccl::Result only_real(const char* name, Comm comm, Arguments... arguments) {
   });
 }
 
+template <class... Arguments>
+nccl::Result of_window(const char* name, nccl::Window window, Arguments... arguments) {
+  return result_of([&] {
+    check_pointer(window, "the window");
+    check_real(call_real<nccl::Result(nccl::Window, Arguments...)>(name, window, arguments...));
+  });
+}
+
 }  // namespace
 
 RINGREDUCE_NCCL(CommShrink, Comm comm, int* excluded, int count, Comm* part, nccl::Config* config,
@@ -94,27 +102,15 @@ RINGREDUCE_NCCL(WaitSignal, int count, void* signals, Comm comm, Stream stream) 
 // --- windows: all that are not null are NCCL's -------------------------------------------------------------
 
 RINGREDUCE_NCCL(GetLsaDevicePointer, nccl::Window window, std::size_t offset, int peer, void** found) {
-  return result_of([&] {
-    check_pointer(window, "the window");
-    using Function = nccl::Result(nccl::Window, std::size_t, int, void**);
-    check_real(call_real<Function>("GetLsaDevicePointer", window, offset, peer, found));
-  });
+  return of_window("GetLsaDevicePointer", window, offset, peer, found);
 }
 
 RINGREDUCE_NCCL(GetPeerDevicePointer, nccl::Window window, std::size_t offset, int peer, void** found) {
-  return result_of([&] {
-    check_pointer(window, "the window");
-    using Function = nccl::Result(nccl::Window, std::size_t, int, void**);
-    check_real(call_real<Function>("GetPeerDevicePointer", window, offset, peer, found));
-  });
+  return of_window("GetPeerDevicePointer", window, offset, peer, found);
 }
 
 RINGREDUCE_NCCL(GetLsaMultimemDevicePointer, nccl::Window window, std::size_t offset, void** found) {
-  return result_of([&] {
-    check_pointer(window, "the window");
-    using Function = nccl::Result(nccl::Window, std::size_t, void**);
-    check_real(call_real<Function>("GetLsaMultimemDevicePointer", window, offset, found));
-  });
+  return of_window("GetLsaMultimemDevicePointer", window, offset, found);
 }
 
 }  // namespace ringreduce::nccl_api
