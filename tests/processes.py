@@ -8,6 +8,9 @@ import itertools
 import os
 import pickle
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +22,20 @@ from typing import Any
 from ringreduce.start.orphans import end_with_parent
 
 LIMIT = 30.0  # for all ranks of a test to end
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*words: object, timeout: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python at the repository's root, with these variables beside the environment's."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+def on_ranks_of_a_command(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs ``ringreduce run`` with these arguments, as :func:`python` does."""
+    return python("-m", "ringreduce", "run", *words, **more)
 
 
 class Metronome:
@@ -87,6 +104,12 @@ def within(seconds: float = 1.0) -> float:
     several processes wake up in turn; and by what the ranks waited for a core.
     """
     return seconds + 10 * metronome.latest + metronome.queued
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _end_with_the_test(main: Callable[..., Any], *arguments: Any) -> None:

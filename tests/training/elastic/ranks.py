@@ -115,6 +115,13 @@ def described(comm: ringreduce.Communicator) -> tuple[int, int, float]:
     return comm.rank, comm.size, float(total[0])
 
 
+def grown_by(comm: ringreduce.Communicator, newcomers: int) -> tuple[int, int, float]:
+    """Waits for newcomers, lets them in, and returns what :func:`described` does of the larger group."""
+    await_newcomers(comm, newcomers)
+    with comm.grow() as grown:
+        return described(grown)
+
+
 def go_on_until(comm: ringreduce.Communicator, size: int, doomed: int = -1) -> tuple[int, int, float]:
     """Shrinks and grows, as an elastic program would, until the group has so many ranks and works.
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import ringreduce
-from tests.training.elastic.ranks import Job, await_newcomers, described, kill_self
+from tests.training.elastic.ranks import Job, await_newcomers, described, grown_by, kill_self
 
 
 def everyone(size, first=0):
@@ -91,9 +91,7 @@ def test_any_rank_can_have_died_before():
                 comm.pending()
         assert caught.value.rank == 0
         with comm.shrink() as fewer:
-            await_newcomers(fewer, 2)
-            with fewer.grow() as grown:
-                return described(grown)
+            return grown_by(fewer, 2)
 
     def newcomer(me):
         me.wait_for(0)
@@ -130,9 +128,7 @@ def test_one_that_died_at_the_door_is_not_counted():
         with me.init() as comm:
             await_newcomers(comm, 2)
             me.note()
-            await_newcomers(comm, 1)
-            with comm.grow() as grown:
-                return described(grown)
+            return grown_by(comm, 1)
 
     def newcomer(me):
         if me.number == 2:

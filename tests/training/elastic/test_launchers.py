@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ import pytest
 
 import ringreduce
 from tests.conftest import slowly
-from tests.training.elastic.ranks import Job, await_newcomers, described, kill_self
+from tests.processes import free_port
+from tests.training.elastic.ranks import Job, described, grown_by, kill_self
 
 pytest.importorskip("torch")
 
@@ -77,9 +77,7 @@ def test_a_door_through_torchs_store(port):
             while True:
                 comm.barrier()
         with comm.shrink() as fewer:
-            await_newcomers(fewer, 2)
-            with fewer.grow() as grown:
-                return described(grown)
+            return grown_by(fewer, 2)
 
     found = Job(member, 3, come, 2).values(but=(0,))
     assert sorted(found[1:]) == [(rank, 4, 4.0) for rank in range(4)]
@@ -135,12 +133,6 @@ def test_ringreduce_run_loses_a_host(ssh, lost, tmp_path):
     assert run.returncode == 0, errors
     check(said, 2)
     assert f"{lost} failed" in errors
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
 
 
 def agents(number, options, *program, meanwhile=None, lost=()):

@@ -5,20 +5,38 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import time
 
 import pytest
 
 import ringreduce
+from ringreduce.start.rendezvous import reception
 from ringreduce.start.rendezvous.named_places import place_named
-from tests.training.elastic.ranks import Job, await_newcomers, await_together, described
+from tests.processes import free_port
+from tests.training.elastic.ranks import Job, await_newcomers, await_together, described, grown_by
 
 
-def _free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+@pytest.fixture
+def secret(monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
+
+
+@pytest.fixture
+def hasty(secret, monkeypatch):
+    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
+
+
+def _address():
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def _stays_alone(me):
+    """A member that lets nobody in."""
+    with me.init() as comm:
+        comm.pending()
+        me.note()
+        await_together(comm, me, 2)
+        return described(comm)
 
 
 def _refused(me, text, **options):
@@ -63,17 +81,13 @@ def _encrypting(me):
     "bad", [_other_version, _other_fingerprint, _other_order, _other_transport, _with_checksums, _encrypting]
 )
 @pytest.mark.parametrize("network", [False, True])
-def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
+def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, secret):
     def member(me):
         with me.init() as comm:
             comm.pending(fingerprint="this model")
             me.note()
             await_together(comm, me, 2)
-            await_newcomers(comm, 1)
-            with comm.grow() as grown:
-                return described(grown)
+            return grown_by(comm, 1)
 
     def newcomer(me):
         me.wait_for(0)
@@ -83,38 +97,22 @@ def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, monkeypatc
         with me.join(fingerprint=b"this model") as comm:
             return described(comm)
 
-    name = f"tcp://127.0.0.1:{_free_port()}" if network else ""
+    name = _address() if network else ""
     assert Job(member, 2, newcomer, 2, name=name).values() == [(0, 3, 3.0), (1, 3, 3.0), None, (2, 3, 3.0)]
 
 
-def test_another_secret_is_told(monkeypatch):
-    from ringreduce.start.rendezvous import reception
-
-    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
-    def member(me):
-        with me.init() as comm:
-            comm.pending()
-            me.note()
-            await_together(comm, me, 2)
-            return described(comm)
-
+def test_another_secret_is_told(hasty):
     def newcomer(me):
         me.wait_for(0)
         os.environ["RINGREDUCE_SECRET"] = "not the job's"
         _refused(me, "RINGREDUCE_SECRET differs")
 
-    values = Job(member, 2, newcomer, 1, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    values = Job(_stays_alone, 2, newcomer, 1, name=_address()).values()
     assert values[:2] == [(0, 2, 2.0), (1, 2, 2.0)]
 
 
-def test_a_newcomer_waits_for_a_group_that_still_starts(monkeypatch):
+def test_a_newcomer_waits_for_a_group_that_still_starts(hasty):
     """Its greeting comes to the port where the ranks meet, long before the last of them."""
-    from ringreduce.start.rendezvous import reception
-
-    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
 
     def member(me):
         if me.number == 1:
@@ -122,21 +120,17 @@ def test_a_newcomer_waits_for_a_group_that_still_starts(monkeypatch):
             time.sleep(4 * reception._PATIENCE)
         me.note()
         with me.init() as comm:
-            await_newcomers(comm, 1)
-            with comm.grow() as grown:
-                return described(grown)
+            return grown_by(comm, 1)
 
     def newcomer(me):
         with me.join() as comm:
             return described(comm)
 
-    values = Job(member, 2, newcomer, 1, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    values = Job(member, 2, newcomer, 1, name=_address()).values()
     assert values == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
 
 
-def test_a_newcomer_whose_group_never_starts_is_told(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
+def test_a_newcomer_whose_group_never_starts_is_told(secret):
     def member(me):
         me.note()
         with pytest.raises(ringreduce.TimeoutError, match=r"ranks \[1\] to start"):
@@ -150,66 +144,40 @@ def test_a_newcomer_whose_group_never_starts_is_told(monkeypatch):
             ):
                 me.join(timeout=2)
 
-    idle = Job(
-        lambda me: member(me) if me.number == 0 else None,
-        2,
-        newcomer,
-        1,
-        name=f"tcp://127.0.0.1:{_free_port()}",
-    )
+    idle = Job(lambda me: member(me) if me.number == 0 else None, 2, newcomer, 1, name=_address())
     assert idle.values() == [None, None, None]
 
 
-def test_a_rank_that_should_join_is_told(monkeypatch):
-    from ringreduce.start.rendezvous import reception
-
-    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
-    def member(me):
-        with me.init() as comm:
-            comm.pending()
-            me.note()
-            await_together(comm, me, 2)
-            return described(comm)
-
+def test_a_rank_that_should_join_is_told(hasty):
     def newcomer(me):
         me.wait_for(0)
         with pytest.raises(ringreduce.Error, match=r"which only ringreduce.join\(\) leads into"):
             ringreduce.init(1, 2, me.name, timeout=20)
         me.note()
 
-    values = Job(member, 2, newcomer, 1, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    values = Job(_stays_alone, 2, newcomer, 1, name=_address()).values()
     assert values == [(0, 2, 2.0), (1, 2, 2.0), None]
 
 
-def test_a_group_with_tls_lets_in_who_has_it(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
+def test_a_group_with_tls_lets_in_who_has_it(secret):
     def member(me):
         with me.init(encrypt=True) as comm:
-            await_newcomers(comm, 2)
-            with comm.grow() as grown:
-                return described(grown)
+            return grown_by(comm, 2)
 
     def newcomer(me):
         with me.join(encrypt=True) as comm:
             return described(comm)
 
-    values = Job(member, 2, newcomer, 2, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    values = Job(member, 2, newcomer, 2, name=_address()).values()
     assert sorted(values) == [(rank, 4, 4.0) for rank in range(4)]
 
 
-def test_strangers_do_not_keep_newcomers_out(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
-
+def test_strangers_do_not_keep_newcomers_out(secret):
     def member(me):
         with me.init() as comm:
             comm.pending()
             me.note()
-            await_newcomers(comm, 1)
-            with comm.grow() as grown:
-                return described(grown)
+            return grown_by(comm, 1)
 
     def newcomer(me):
         me.wait_for(0)
@@ -222,8 +190,7 @@ def test_strangers_do_not_keep_newcomers_out(monkeypatch):
             with me.join() as comm:
                 return described(comm)
 
-    name = f"tcp://127.0.0.1:{_free_port()}"
-    assert Job(member, 2, newcomer, 1, name=name).values() == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
+    assert Job(member, 2, newcomer, 1, name=_address()).values() == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
 
 
 def test_a_changed_fingerprint_turns_away_who_waits():
