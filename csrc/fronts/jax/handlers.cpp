@@ -3,73 +3,35 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
+#include <exception>
+#include <iterator>
 #include <string>
 
 #include "fronts/shared/embedded.h"
 #include "fronts/shared/group.h"
+#include "fronts/shared/tables.h"
 
 namespace ffi = xla::ffi;
 
 namespace ringreduce {
 namespace {
 
-DType dtype_of(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::F64:
-      return DType::float64;
-    case ffi::DataType::F32:
-      return DType::float32;
-    case ffi::DataType::F16:
-      return DType::float16;
-    case ffi::DataType::BF16:
-      return DType::bfloat16;
-    case ffi::DataType::F8E4M3FN:
-      return DType::float8_e4m3;
-    case ffi::DataType::F8E5M2:
-      return DType::float8_e5m2;
-    case ffi::DataType::S64:
-      return DType::int64;
-    case ffi::DataType::S32:
-      return DType::int32;
-    case ffi::DataType::S16:
-      return DType::int16;
-    case ffi::DataType::S8:
-      return DType::int8;
-    case ffi::DataType::U64:
-      return DType::uint64;
-    case ffi::DataType::U32:
-      return DType::uint32;
-    case ffi::DataType::U16:
-      return DType::uint16;
-    case ffi::DataType::U8:
-      return DType::uint8;
-    case ffi::DataType::PRED:
-      return DType::boolean;
-    case ffi::DataType::C64:
-      return DType::complex64;
-    case ffi::DataType::C128:
-      return DType::complex128;
-    default:
-      throw std::runtime_error("unsupported dtype");  // Python has checked it
-  }
-}
+// In the order of DType.
+constexpr ffi::DataType types[] = {ffi::DataType::F64,  ffi::DataType::F32,      ffi::DataType::F16,
+                                   ffi::DataType::BF16, ffi::DataType::F8E4M3FN, ffi::DataType::F8E5M2,
+                                   ffi::DataType::S64,  ffi::DataType::S32,      ffi::DataType::S16,
+                                   ffi::DataType::S8,   ffi::DataType::U8,       ffi::DataType::PRED,
+                                   ffi::DataType::U16,  ffi::DataType::U32,      ffi::DataType::U64,
+                                   ffi::DataType::C64,  ffi::DataType::C128};
+static_assert(std::size(types) == dtype_count);
 
-ffi::ErrorCode code_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::refused:
-      return ffi::ErrorCode::kInvalidArgument;
-    case Outcome::failed:
-      return ffi::ErrorCode::kAborted;
-    case Outcome::timeout:
-      return ffi::ErrorCode::kDeadlineExceeded;
-    case Outcome::closed:
-      return ffi::ErrorCode::kFailedPrecondition;
-    case Outcome::interrupted:
-      return ffi::ErrorCode::kCancelled;
-    default:
-      return ffi::ErrorCode::kInternal;
-  }
+// In the order of Outcome.
+constexpr ffi::ErrorCode codes[] = {ffi::ErrorCode::kInvalidArgument,  ffi::ErrorCode::kAborted,
+                                    ffi::ErrorCode::kDeadlineExceeded, ffi::ErrorCode::kFailedPrecondition,
+                                    ffi::ErrorCode::kCancelled,        ffi::ErrorCode::kInternal};
+
+DType dtype_of(ffi::DataType type) {
+  return same<DType>(types, type).value();  // Python has checked it
 }
 
 // XLA is built without exceptions.
@@ -80,7 +42,7 @@ ffi::Error without_exceptions(Function function) {
     return ffi::Error::Success();
   } catch (const Trouble& trouble) {
     if (trouble.outcome == Outcome::interrupted) postpone_exception();
-    return {code_of(trouble.outcome), std::string("ringreduce: ") + trouble.what()};
+    return {codes[static_cast<int>(trouble.outcome)], std::string("ringreduce: ") + trouble.what()};
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string("ringreduce: ") + error.what());
   } catch (...) {

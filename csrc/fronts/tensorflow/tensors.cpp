@@ -1,29 +1,25 @@
 #include "fronts/tensorflow/tensors.h"
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
 #include "fronts/shared/embedded.h"
+#include "fronts/shared/tables.h"
 
 namespace ringreduce::tf {
 namespace {
 
-TF_Code code_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::refused:
-      return TF_INVALID_ARGUMENT;
-    case Outcome::failed:
-      return TF_ABORTED;
-    case Outcome::timeout:
-      return TF_DEADLINE_EXCEEDED;
-    case Outcome::closed:
-      return TF_FAILED_PRECONDITION;
-    case Outcome::interrupted:
-      return TF_CANCELLED;
-    default:
-      return TF_INTERNAL;
-  }
-}
+// In the order of DType.
+constexpr TF_DataType types[] = {TF_DOUBLE,      TF_FLOAT,     TF_HALF,   TF_BFLOAT16, TF_FLOAT8_E4M3FN,
+                                 TF_FLOAT8_E5M2, TF_INT64,     TF_INT32,  TF_INT16,    TF_INT8,
+                                 TF_UINT8,       TF_BOOL,      TF_UINT16, TF_UINT32,   TF_UINT64,
+                                 TF_COMPLEX64,   TF_COMPLEX128};
+static_assert(std::size(types) == dtype_count);
+
+// In the order of Outcome.
+constexpr TF_Code codes[] = {TF_INVALID_ARGUMENT,    TF_ABORTED,   TF_DEADLINE_EXCEEDED,
+                             TF_FAILED_PRECONDITION, TF_CANCELLED, TF_INTERNAL};
 
 // Bytes from which a result lies in memory that ranks of the host access in place, and that is not new each
 // time.
@@ -36,44 +32,7 @@ void free_pooled(void* block, std::size_t /*bytes*/, void* /*argument*/) {
 }  // namespace
 
 DType dtype_of(TF_DataType type) {
-  switch (type) {
-    case TF_DOUBLE:
-      return DType::float64;
-    case TF_FLOAT:
-      return DType::float32;
-    case TF_HALF:
-      return DType::float16;
-    case TF_BFLOAT16:
-      return DType::bfloat16;
-    case TF_FLOAT8_E4M3FN:
-      return DType::float8_e4m3;
-    case TF_FLOAT8_E5M2:
-      return DType::float8_e5m2;
-    case TF_INT64:
-      return DType::int64;
-    case TF_INT32:
-      return DType::int32;
-    case TF_INT16:
-      return DType::int16;
-    case TF_INT8:
-      return DType::int8;
-    case TF_UINT64:
-      return DType::uint64;
-    case TF_UINT32:
-      return DType::uint32;
-    case TF_UINT16:
-      return DType::uint16;
-    case TF_UINT8:
-      return DType::uint8;
-    case TF_BOOL:
-      return DType::boolean;
-    case TF_COMPLEX64:
-      return DType::complex64;
-    case TF_COMPLEX128:
-      return DType::complex128;
-    default:
-      throw std::runtime_error("unsupported dtype");  // Python has checked it
-  }
+  return same<DType>(types, type).value();  // Python has checked it
 }
 
 Shape Tensor::shape() const {
@@ -130,7 +89,7 @@ void fail(TF_OpKernelContext* context) {
     return;  // TensorFlow knows
   } catch (const Trouble& trouble) {
     if (trouble.outcome == Outcome::interrupted) postpone_exception();
-    fail(context, code_of(trouble.outcome), trouble.what());
+    fail(context, codes[static_cast<int>(trouble.outcome)], trouble.what());
   } catch (const std::exception& error) {
     fail(context, TF_INTERNAL, error.what());
   } catch (...) {

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "fronts/shared/tables.h"
+
 namespace ringreduce::torch_backend {
 namespace {
 
@@ -24,13 +26,6 @@ constexpr ReduceOp::RedOpType reduce_ops[] = {ReduceOp::SUM,  ReduceOp::PRODUCT,
                                               ReduceOp::MAX,  ReduceOp::BAND,    ReduceOp::BOR,
                                               ReduceOp::BXOR, ReduceOp::AVG,     ReduceOp::PREMUL_SUM};
 static_assert(std::size(reduce_ops) == op_count);
-
-// The DType or Op that corresponds to `theirs`.
-template <class Enum, class Theirs, std::size_t n>
-std::optional<Enum> same(const Theirs (&all)[n], Theirs theirs) {
-  const auto* const found = std::find(std::begin(all), std::end(all), theirs);
-  return found == std::end(all) ? std::nullopt : std::optional(static_cast<Enum>(found - all));
-}
 
 std::optional<DType> same_type(at::ScalarType type) {
   return same<DType>(scalar_types, type);
