@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from bench.engine import accuracy
+from tests.processes import python
 
 HALF_A_STEP = {"float16": 2.0**-11, "float8_e5m2": 2.0**-3}  # relative to what is rounded
 
@@ -22,10 +20,10 @@ def test_errors_are_relative_to_the_magnitudes_that_were_added():
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # four imports of torch on a busy machine
 def test_table():
-    command = [sys.executable, "-m", "bench.engine.accuracy", "--ranks", "3", "--count", "3000"]
-    out = subprocess.run(
-        [*command, "--dtypes", ",".join(HALF_A_STEP)], capture_output=True, text=True, check=True, timeout=280
-    ).stdout
+    options = ["--ranks", 3, "--count", 3000, "--dtypes", ",".join(HALF_A_STEP)]
+    done = python("-m", "bench.engine.accuracy", *options, timeout=280)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if "|" in line
     ]

@@ -16,6 +16,7 @@ import pytest
 
 from ringreduce import diagnosis
 from ringreduce.diagnosis import reporting, stacks
+from tests.processes import python
 
 parse_openmetrics = pytest.importorskip("prometheus_client.openmetrics.parser").text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_classic  # noqa: E402
@@ -135,10 +136,7 @@ ringreduce.run(lambda comm: comm.all_reduce(np.ones(3, "float32"), algorithm="ri
 
 
 def test_a_report_of_ranks_that_run_starts():
-    done = subprocess.run(
-        [sys.executable, "-c", RUN], env={**os.environ, "RINGREDUCE_REPORT": "exit"}, capture_output=True, text=True,
-        timeout=PATIENCE,
-    )  # fmt: skip
+    done = python("-c", RUN, timeout=PATIENCE, RINGREDUCE_REPORT="exit")
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         assert f"rank {rank}: a group of 2 ranks over shm, closed" in done.stderr

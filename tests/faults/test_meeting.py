@@ -24,6 +24,7 @@ import ringreduce
 from ringreduce.start.rendezvous import frames, gathering, reception
 from ringreduce.start.rendezvous.named_places import place_named
 from ringreduce.start.rendezvous.network_places import NetworkPlace
+from tests.processes import free_port
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -386,9 +387,7 @@ SAID = st.one_of(
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(SAID, max_size=6))
 def test_whatever_strangers_say_the_ranks_meet(said):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    group = Meeting(2, name=f"tcp://127.0.0.1:{port}")
+    group = Meeting(2, name=f"tcp://127.0.0.1:{free_port()}")
     with mock.patch.dict(os.environ, RINGREDUCE_SECRET="known to ranks"), contextlib.ExitStack() as knockers:
         group.start(0)
         for words in said:

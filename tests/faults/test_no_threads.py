@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -154,8 +155,6 @@ def limit(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_threads(name, limit):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HEAD + PROGRAMS[name] + "\nprint('ended')", f"no-threads/{os.getpid()}"],
-        env={**os.environ, "LD_PRELOAD": str(limit)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    program = HEAD + PROGRAMS[name] + "\nprint('ended')"
+    done = python("-W", "ignore", "-c", program, f"no-threads/{os.getpid()}", LD_PRELOAD=str(limit))
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ended"]), done.stderr

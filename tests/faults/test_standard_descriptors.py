@@ -6,11 +6,12 @@ import itertools
 import os
 import secrets
 import shlex
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.processes import free_port
 
 CLOSED = [
     numbers for count in (1, 2, 3) for numbers in itertools.combinations(range(3), count)
@@ -141,10 +142,8 @@ def test_ranks_that_a_command_starts(numbers, prefix, tmp_path):
 
 def test_ranks_of_torch(tmp_path):
     pytest.importorskip("torch")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     words = [sys.executable, "-c", BEGINNING + WITH_TORCH, "2", tmp_path / "said"]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(closing([2], words), env=environment(**meeting, RANK=str(rank))) for rank in range(2)
     ]

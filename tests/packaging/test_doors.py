@@ -1,16 +1,15 @@
 """The short names of modules: the same modules as under their full names."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ringreduce import doors
+from tests.processes import python
 
 
-def python(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+def words_of(code):
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -36,7 +35,7 @@ from ringreduce import simulate, study
 print(simulate.Network is one.Network, study.__name__)
 """
     full = "ringreduce.studies.simulate.network"
-    assert python(code) == ["True", full, full, "True", "ringreduce.studies.study"]
+    assert words_of(code) == ["True", full, full, "True", "ringreduce.studies.study"]
 
 
 def test_a_module_that_is_not_there_is_not_found():
@@ -45,7 +44,5 @@ def test_a_module_that_is_not_there_is_not_found():
 
 
 def test_a_package_runs_under_its_short_name():
-    done = subprocess.run(
-        [sys.executable, "-m", "ringreduce.train", "--help"], capture_output=True, text=True
-    )
+    done = python("-m", "ringreduce.train", "--help")
     assert done.returncode == 0 and "python -m ringreduce.train" in done.stdout

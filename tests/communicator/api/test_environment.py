@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import ringreduce
+from tests.processes import python
 
 NO_CHOICE = ["x", "AUTO", "2", "-1", "/", "nan"]
 NO_PLACE = [
@@ -144,9 +145,6 @@ def test_an_empty_variable_is_unset():
 def test_a_program_fails_with_its_variables():
     """It neither goes on without what was asked for, nor prints what a thread of ours has met."""
     pytest.importorskip("prometheus_client")
-    done = subprocess.run(
-        [sys.executable, "-c", "import ringreduce; ringreduce.init().barrier()"],
-        env={**os.environ, "RINGREDUCE_METRICS_FILE": "/"}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = python("-c", "import ringreduce; ringreduce.init().barrier()", RINGREDUCE_METRICS_FILE="/")
     assert done.returncode == 1 and "Exception in thread" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("ValueError: RINGREDUCE_METRICS_FILE (metrics_file)")

@@ -7,9 +7,6 @@ import ctypes
 import gc
 import mmap
 import multiprocessing
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +14,7 @@ import pytest
 import ringreduce
 from tests.communicator.api import exporters
 from tests.communicator.api.exporters import ADDRESS, Cuda, Dlpack, buffer
+from tests.processes import python
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -173,18 +171,5 @@ def test_a_tensor_without_memory(comm):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_storm(seed):
-    program = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-X",
-        "faulthandler",
-        "-m",
-        "tests.communicator.api.exporters",
-        str(seed),
-        "3000",
-    ]
-    done = subprocess.run(
-        program, cwd=Path(__file__).resolve().parents[3], capture_output=True, text=True, timeout=60
-    )
+    done = python("-W", "ignore", "-X", "faulthandler", "-m", "tests.communicator.api.exporters", seed, 3000)
     assert done.returncode == 0 and done.stdout.startswith("ended"), done.stderr

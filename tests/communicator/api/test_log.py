@@ -195,15 +195,17 @@ def test_a_wrong_level_is_refused(monkeypatch):
 # --- while ranks meet ------------------------------------------------------------------------------------------
 
 
-def test_who_is_missing_is_said_while_they_meet(capfd, monkeypatch):
+def three_that_meet(monkeypatch, speaker):
+    """Threads of ranks that are to be started. This process says what a rank would."""
     monkeypatch.setenv("RINGREDUCE_LOG", "info")
     monkeypatch.setattr(log, "_FIRST_WORD", 0.1)
-    log.begin(0)
-    name = uuid.uuid4().hex
-    meet = [
-        threading.Thread(target=gathering.join, args=(name, rank, 3, time.monotonic() + 30))
-        for rank in range(3)
-    ]
+    log.begin(speaker)
+    place = uuid.uuid4().hex, time.monotonic() + 30
+    return [threading.Thread(target=gathering.join, args=(place[0], rank, 3, place[1])) for rank in range(3)]
+
+
+def test_who_is_missing_is_said_while_they_meet(capfd, monkeypatch):
+    meet = three_that_meet(monkeypatch, speaker=0)
     meet[0].start()
     wait_for_line(capfd, r"rank 0\] info: has waited \d s for ranks \[1, 2\] to start")
     meet[2].start()
@@ -215,14 +217,7 @@ def test_who_is_missing_is_said_while_they_meet(capfd, monkeypatch):
 
 
 def test_rank_0_that_is_missing_is_said_by_one(capfd, monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_LOG", "info")
-    monkeypatch.setattr(log, "_FIRST_WORD", 0.1)
-    log.begin(1)
-    name = uuid.uuid4().hex
-    meet = [
-        threading.Thread(target=gathering.join, args=(name, rank, 3, time.monotonic() + 30))
-        for rank in range(3)
-    ]
+    meet = three_that_meet(monkeypatch, speaker=1)
     meet[1].start()
     meet[2].start()
     text = wait_for_line(capfd, r"rank 1\] info: has waited \d s for rank 0 to start")

@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.processes import python
 
 from ...conftest import on_processes, slowly
 from ...start.running.sandbox import refuse
@@ -348,11 +348,5 @@ def rank_main(comm):
     return is_shared(array) and bool((array == np.arange(3 * M // 4)).all())
 print(ringreduce.run(rank_main, 2))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = python("-c", program, timeout=100, LD_PRELOAD=str(library))
     assert done.stdout == "[True, True]\n", done.stderr

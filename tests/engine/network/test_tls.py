@@ -20,6 +20,7 @@ from proxy import Proxy, ranks_behind
 
 import ringreduce
 from ringreduce.start.rendezvous import gathering
+from tests.processes import free_port
 
 MARK = np.frombuffer(b"what nobody else is to know at all" * 16, "uint8")
 LARGE = 1 << 20
@@ -249,8 +250,7 @@ def test_without_openssl(tmp_path):
 
 def met(change, encrypt=(True, True), blob=b"what each tells the other, such as a key"):
     """What two ranks exchange at a port of rank 0's, past a proxy; or how that fails."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     proxy = Proxy(("127.0.0.1", port), change)
     places = [f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{proxy.place[1]}"]
 

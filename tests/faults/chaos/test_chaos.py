@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import slowly
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = "kill,stop,exit,raise,close,two,never,late,too late,mismatch"  # all that need no privileges
@@ -18,35 +17,14 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.mark.parametrize("trials", ["8", *slowly("65")])
 def test_a_campaign(trials):
     """65 trials are half of all combinations."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.faults.chaos",
-        "--seed",
-        "1",
-        "--lanes",
-        "4",
-        "--timeout",
-        "2",
-        "--kinds",
-        KINDS,
-    ]
-    ended = subprocess.run(
-        [*command, "--trials", trials, "--seconds", "100"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    campaign = ["--seed", 1, "--lanes", 4, "--timeout", 2, "--kinds", KINDS, "--trials", trials]
+    ended = python("-m", "tests.faults.chaos", *campaign, "--seconds", 100, timeout=170)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("folders", ["1", *slowly("12")])
 def test_checkpoints_of_several_jobs(folders):
     pytest.importorskip("torch")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.faults.chaos.checkpoints",
-         "--seed", "1", "--campaigns", folders, "--seconds", "120"],
-        cwd=ROOT, capture_output=True, text=True, timeout=170,
-    )  # fmt: skip
+    options = ["--seed", 1, "--campaigns", folders, "--seconds", 120]
+    ended = python("-m", "tests.faults.chaos.checkpoints", *options, timeout=170)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,11 +9,11 @@ import pytest
 
 from ringreduce import horovod
 from tests.forked import forked, launched_ranks
+from tests.processes import on_ranks_of_a_command
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[3]
-RUN = [sys.executable, "-m", "ringreduce", "run", "--as-horovod"]
 
 NAMES = """
 import horovod, horovod.torch as hvd
@@ -59,10 +57,7 @@ print(hasattr(hvd, "elastic"))
 
 
 def ran(*words, **variables):
-    return subprocess.run(
-        [*RUN, *map(str, words)], capture_output=True, text=True, timeout=110, cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-    )  # fmt: skip
+    return on_ranks_of_a_command("--as-horovod", *words, timeout=110, OMP_NUM_THREADS="1", **variables)
 
 
 def as_run(ranks, code):
@@ -127,9 +122,7 @@ def test_what_is_missing_is_named():
 
 def test_without_the_option_nothing_is_put_on_the_path():
     code = "import sys, importlib.util as u; print([p for p in sys.path if 'as_horovod' in p])"
-    done = subprocess.run(
-        [*RUN[:-1], "-n", "1", sys.executable, "-c", code], capture_output=True, text=True, timeout=60
-    )
+    done = on_ranks_of_a_command("-n", 1, sys.executable, "-c", code)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
+
+from tests.processes import on_ranks_of_a_command
 
 torch = pytest.importorskip("torch")
 
@@ -220,18 +220,5 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    command = [
-        sys.executable,
-        "-m",
-        "ringreduce",
-        "run",
-        "-n",
-        "2",
-        sys.executable,
-        program,
-        way,
-        str(persistent),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = on_ranks_of_a_command("-n", 2, sys.executable, program, way, persistent, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import slowly
+from tests.processes import python
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -80,13 +78,7 @@ else:
 
 def statuses_of(lines: str, world: int = 2, runs: int = RUNS) -> tuple[list[list[int]], str]:
     """The exit statuses of the ranks of each run, and what was said on stderr."""
-    run = subprocess.run(
-        [sys.executable, "-c", RANKS, lines, str(world), str(runs)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-    )
+    run = python("-c", RANKS, lines, world, runs, timeout=PATIENCE, GLOO_SOCKET_IFNAME="lo")
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout), run.stderr
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from tests.frameworks.torch.fault_ranks import BACKEND, Ranks
-from tests.processes import within
+from tests.processes import python, within
 
 pytestmark = pytest.mark.timeout(110)
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -368,12 +368,7 @@ def left(tmp_path_factory):
     """Each scenario's exit codes, what its ranks wrote to stderr, and what all of them left in /dev/shm."""
     folder, before = tmp_path_factory.mktemp("left"), set(os.listdir("/dev/shm"))
     scenarios = json.dumps({how: lines for how, (lines, _) in LEAVING.items()})
-    run = subprocess.run(
-        [sys.executable, "-c", FORK_RANKS, scenarios, BACKEND, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-    )
+    run = python("-c", FORK_RANKS, scenarios, BACKEND, folder, timeout=300, GLOO_SOCKET_IFNAME="lo")
     assert run.returncode == 0, run.stderr
     said = {how: (folder / how).read_text() for how in LEAVING}
     return json.loads(run.stdout), said, set(os.listdir("/dev/shm")) - before

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import slowly
+from tests.processes import on_ranks_of_a_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
@@ -17,13 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def run(*arguments, status=0):
-    ended = subprocess.run(
-        [sys.executable, "-m", "ringreduce", "run", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    ended = on_ranks_of_a_command(*arguments, timeout=100)
     assert ended.returncode == status, ended.stdout + ended.stderr
     return sorted(ended.stdout.splitlines()), ended.stderr
 

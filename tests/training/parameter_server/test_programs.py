@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import on_ranks_of_a_command
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -51,19 +52,7 @@ def test_the_example_learns(servers):
 
 @pytest.mark.slow
 def test_the_example_under_a_launcher():
-    command = [
-        sys.executable,
-        "-m",
-        "ringreduce",
-        "run",
-        "-n",
-        "2",
-        sys.executable,
-        EXAMPLE,
-        "--batches",
-        "300",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    done = on_ranks_of_a_command("-n", 2, sys.executable, EXAMPLE, "--batches", 300, timeout=150)
     assert done.returncode == 0, done.stderr
     check_example(done.stdout, 2, 300)
 
