@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.processes import on_ranks_of_a_command
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras")
@@ -291,10 +292,7 @@ sys.stdout.write(f"{hvdk.size()} {other.rank()}\\n")
 
 
 def ran(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ringreduce", "run", "--as-horovod", *map(str, words)], capture_output=True,
-        text=True, timeout=110, cwd=ROOT, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+    return on_ranks_of_a_command("--as-horovod", *words, timeout=110, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 def test_names_lead_to_the_same_modules():

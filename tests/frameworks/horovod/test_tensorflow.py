@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import ringreduce.horovod.tensorflow as hvd
 from tests.frameworks.horovod.ranks import on_ranks, outcomes
+from tests.traced import differences
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "complex64"]
 REDUCE = {"Sum": sum, "Min": lambda xs: np.minimum.reduce(xs), "Max": lambda xs: np.maximum.reduce(xs)}
@@ -22,12 +23,6 @@ REDUCE = {"Sum": sum, "Min": lambda xs: np.minimum.reduce(xs), "Max": lambda xs:
 def values(shape, rank, dtype="float32"):
     counted = np.arange(np.prod(shape, dtype=int)) * 7 + rank * 3
     return (counted % 8).reshape(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-
-def differences(found, wanted, what):
-    found = found.numpy() if hasattr(found, "numpy") else np.asarray(found)
-    same = found.shape == wanted.shape and found.dtype == wanted.dtype and np.array_equal(found, wanted)
-    return [] if same else [f"{what}: {found.dtype}{found.shape} {found} instead of {wanted}"]
 
 
 def operations(compiled):

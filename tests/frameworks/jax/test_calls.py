@@ -2,114 +2,41 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "jax"
-)  # only imported here: ranks are forked, which a process that has used JAX must not do
+# Only imported here: ranks are forked, which a process that has used JAX must not do.
+pytest.importorskip("jax")
 
 import jax
 import jax.numpy as jnp
 
 import ringreduce
 import ringreduce.jax as rj
-
-FLOATS = ["float64", "float32", "float16", "bfloat16"]
-INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]
-COMPLEX = ["complex64", "complex128"]
-NARROW = ["float8_e4m3fn", "float8_e5m2"]
-COMBINE = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
+from tests.traced import AVERAGES, averages, differences, values, wrong_results
 
 
-def values(rank, shape, dtype="float32"):
-    """Small integers, also exact in 8-bit floats: at most 2, and 2 only on one rank."""
-    return ((np.arange(np.prod(shape, dtype=int)) + rank) % 3 // 1).reshape(shape).astype(jnp.dtype(dtype))
-
-
-def combined(all_values, op):
-    if op == "avg":
-        kind = all_values[0].dtype
-        total = sum(value.astype("complex128" if kind.kind == "c" else "float64") for value in all_values)
-        return (
-            np.trunc(total / len(all_values)).astype(kind) if kind.kind in "iu" else total / len(all_values)
-        )
-    found = all_values[0]
-    for value in all_values[1:]:
-        found = (COMBINE | BITWISE)[op](found, value)
-    return found
-
-
-def differences(found, wanted, what):
-    """A line for each array that differs in shape, dtype or any value."""
-    same = found.shape == wanted.shape and found.dtype == wanted.dtype and np.array_equal(found, wanted)
-    return [] if same else [f"{what}: {found.dtype}{found.shape} {found} instead of {wanted}"]
-
-
-def ops_of(dtype):
-    if dtype == "bool":
-        return ["sum", "prod", "min", "max", "band", "bor", "bxor"]
-    if dtype in COMPLEX:
-        return ["sum", "prod"]
-    return [*COMBINE, *(BITWISE if dtype in INTEGERS else ())]
-
-
-def reductions(comm, compiled):
+def results(comm, compiled):
     jax.config.update("jax_enable_x64", True)
-    maybe = jax.jit if compiled else lambda function: function
-    wrong = []
-    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, *NARROW, "bool"]:
-        inputs = [values(rank, (2 * comm.size, 3), dtype) for rank in range(comm.size)]
-        mine = slice(2 * comm.rank, 2 * comm.rank + 2)
-        for op in ops_of(dtype):
-            wanted = combined(inputs, op).astype(inputs[0].dtype)
-            whole = maybe(partial(rj.all_reduce, op=op, comm=comm))(inputs[comm.rank])
-            part = maybe(partial(rj.reduce_scatter, op=op, comm=comm))(inputs[comm.rank])
-            wrong += differences(np.asarray(whole), wanted, f"all_reduce {dtype} {op}")
-            wrong += differences(np.asarray(part), wanted[mine], f"reduce_scatter {dtype} {op}")
-    return wrong
-
-
-def moves(comm, compiled):
-    jax.config.update("jax_enable_x64", True)
-    maybe = jax.jit if compiled else lambda function: function
-    wrong = []
-    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, *NARROW, "bool"]:
-        inputs = [values(rank, (2 * comm.size, 3), dtype) for rank in range(comm.size)]
-        mine = slice(2 * comm.rank, 2 * comm.rank + 2)
-        calls = {
-            rj.all_gather: np.concatenate(inputs),
-            rj.all_to_all: np.concatenate([each[mine] for each in inputs]),
-            partial(rj.broadcast, root=comm.size - 1): inputs[-1],
-        }
-        for call, wanted in calls.items():
-            found = maybe(partial(call, comm=comm))(inputs[comm.rank])
-            wrong += differences(np.asarray(found), wanted, f"{call} {dtype}")
-    return wrong
+    return wrong_results(comm, rj, jax.jit if compiled else lambda function: function)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("function", [reductions, moves])
-def test_results_are_numpys(function, compiled):
-    assert ringreduce.run(function, 2, compiled) == [[], []]
+def test_results_are_numpys(compiled):
+    assert ringreduce.run(results, 2, compiled) == [[], []]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [reductions, moves])
-def test_results_are_numpys_on_three_ranks(function):
-    assert ringreduce.run(function, 3, True) == [[], [], []]
+def test_results_are_numpys_on_three_ranks():
+    assert ringreduce.run(results, 3, True) == [[], [], []]
 
 
-def averages(comm):
-    x = jnp.array([3 * comm.rank, -3 * comm.rank, 8], "int32")
-    return rj.all_reduce(x, "avg", comm=comm).tolist(), rj.all_reduce(x * 0.5, "avg", comm=comm).tolist()
+def averaged(comm):
+    return averages(comm, rj)
 
 
 def test_averages():
-    assert ringreduce.run(averages, 2) == [([1, -1, 8], [0.75, -0.75, 4.0])] * 2
+    assert ringreduce.run(averaged, 2) == AVERAGES
 
 
 def shapes(comm):
@@ -117,12 +44,12 @@ def shapes(comm):
     for shape in [(), (0,), (1,), (3, 0, 2), (5, 7), (1 << 20,)]:
         inputs = [values(rank, shape) for rank in range(comm.size)]
         found = rj.all_reduce(inputs[comm.rank], comm=comm)
-        wrong += differences(np.asarray(found), np.asarray(sum(inputs)), f"all_reduce {shape}")
+        wrong += differences(found, np.asarray(sum(inputs)), f"all_reduce {shape}")
         found = rj.broadcast(inputs[comm.rank], 1, comm=comm)
-        wrong += differences(np.asarray(found), inputs[1], f"broadcast {shape}")
+        wrong += differences(found, inputs[1], f"broadcast {shape}")
         if shape:
             found = rj.all_gather(inputs[comm.rank], comm=comm)
-            wrong += differences(np.asarray(found), np.concatenate(inputs), f"all_gather {shape}")
+            wrong += differences(found, np.concatenate(inputs), f"all_gather {shape}")
     return wrong
 
 

@@ -7,66 +7,18 @@ from functools import partial
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "tensorflow"
-)  # only imported here: ranks are forked, which a process that has used TensorFlow must not do
+# Only imported here: ranks are forked, which a process that has used TensorFlow must not do.
+pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
 import ringreduce
 import ringreduce.tensorflow as rt
-
-FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
-INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]
-COMPLEX = ["complex64", "complex128"]
-COMBINE = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
-
-
-def values(rank, shape, dtype="float32"):
-    """Small integers, also exact in 8-bit floats."""
-    counted = np.arange(np.prod(shape, dtype=int)) + rank
-    return (counted % 3).reshape(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-
-def combined(inputs, op):
-    found = inputs[0]
-    for value in inputs[1:]:
-        found = (COMBINE | BITWISE)[op](found, value)
-    return found.astype(inputs[0].dtype)
-
-
-def ops_of(dtype):
-    if dtype in COMPLEX:
-        return ["sum", "prod"]
-    return [*COMBINE, *(BITWISE if dtype in [*INTEGERS, "bool"] else ())]
-
-
-def differences(found, wanted, what):
-    """A line for each tensor that differs in shape, dtype or any value."""
-    found = found.numpy()
-    same = found.shape == wanted.shape and found.dtype == wanted.dtype and np.array_equal(found, wanted)
-    return [] if same else [f"{what}: {found.dtype}{found.shape} {found} instead of {wanted}"]
+from tests.traced import AVERAGES, averages, differences, values, wrong_results
 
 
 def results(comm, compiled):
-    maybe = tf.function if compiled else lambda function: function
-    wrong = []
-    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, "bool"]:
-        inputs = [values(rank, (2 * comm.size, 3), dtype) for rank in range(comm.size)]
-        mine = slice(2 * comm.rank, 2 * comm.rank + 2)
-        calls = {
-            rt.all_gather: np.concatenate(inputs),
-            rt.all_to_all: np.concatenate([each[mine] for each in inputs]),
-            partial(rt.broadcast, root=comm.size - 1): inputs[-1],
-        }
-        for op in ops_of(dtype):
-            calls[partial(rt.all_reduce, op=op)] = combined(inputs, op)
-            calls[partial(rt.reduce_scatter, op=op)] = combined(inputs, op)[mine]
-        for call, wanted in calls.items():
-            found = maybe(partial(call, comm=comm))(tf.constant(inputs[comm.rank]))
-            wrong += differences(found, wanted, f"{call} {dtype}")
-    return wrong
+    return wrong_results(comm, rt, tf.function if compiled else lambda function: function)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -79,16 +31,12 @@ def test_results_are_numpys_on_three_ranks():
     assert ringreduce.run(results, 3, True) == [[], [], []]
 
 
-def averages(comm):
-    x = tf.constant([3 * comm.rank, -3 * comm.rank, 8])
-    halves = tf.cast(x, "float32") * 0.5
-    return rt.all_reduce(x, "avg", comm=comm).numpy().tolist(), rt.all_reduce(
-        halves, "avg", comm=comm
-    ).numpy().tolist()
+def averaged(comm):
+    return averages(comm, rt)
 
 
 def test_averages():
-    assert ringreduce.run(averages, 2) == [([1, -1, 8], [0.75, -0.75, 4.0])] * 2
+    assert ringreduce.run(averaged, 2) == AVERAGES
 
 
 def shapes(comm):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,8 @@ import tensorflow as tf
 import ringreduce
 import ringreduce.tensorflow as rt
 from ringreduce.tensorflow import library
+from tests import traced
+from tests.processes import python
 
 
 def error_of(function, *args):
@@ -28,24 +28,13 @@ def error_of(function, *args):
 
 
 def disagreement(comm, kind, compiled):
-    x = tf.zeros(4)
-    programs = {
-        "op": lambda x: rt.all_reduce(x, ("sum", "max")[comm.rank], comm=comm),
-        "shape": lambda x: rt.all_reduce(x[: 3 + comm.rank], comm=comm),
-        "dtype": lambda x: rt.all_reduce(tf.cast(x, ("float32", "int32")[comm.rank]), comm=comm),
-        "root": lambda x: rt.all_reduce(rt.broadcast(x, comm.rank, comm=comm), comm=comm),
-        "call": lambda x: (rt.all_gather, rt.all_to_all)[comm.rank](x, comm=comm),
-        "message": lambda x: rt.sendrecv(x, x[:2], dest=1 - comm.rank, source=1 - comm.rank, comm=comm),
-    }
-    return error_of(tf.function(programs[kind]) if compiled else programs[kind], x)
+    program = traced.disagreeing(comm, rt, tf.cast)[kind]
+    return error_of(tf.function(program) if compiled else program, tf.zeros(4))
 
 
-@pytest.mark.parametrize("kind", ["op", "shape", "dtype", "root", "call", "message"])
+@pytest.mark.parametrize("kind", traced.KINDS)
 def test_ranks_that_disagree(kind):
-    for text in ringreduce.run(disagreement, 2, kind, kind != "op"):
-        assert "ringreduce: " in text
-        assert "rank 0" in text
-        assert "rank 1" in text
+    traced.both_ranks_are_named(ringreduce.run(disagreement, 2, kind, kind != "op"))
 
 
 def survivor(comm, where):
@@ -68,25 +57,13 @@ def survivor(comm, where):
     text = error_of(loop if where == "loop" else lambda x: call(call(x)), x)
     again = error_of(call, x)
     smaller = comm.shrink()
-    return text, again, rt.all_reduce(x, comm=smaller).numpy().tolist()
-
-
-def outcomes(comm, where):
-    """Of the survivors: rank 1 cannot return anything, so its parent is told nothing but that it was killed."""
-    os.write(1, (repr(survivor(comm, where)) + "\n").encode())  # in one piece: both survivors write
+    traced.report((text, again, rt.all_reduce(x, comm=smaller).numpy().tolist()))
 
 
 @pytest.mark.parametrize("where", ["eager", "function", "loop"])
 def test_killed_rank(where, capfd):
-    with pytest.raises(ringreduce.RankFailed) as raised:
-        ringreduce.run(outcomes, 3, where)
-    assert raised.value.rank == 1
-    lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("(")]
-    assert len(lines) == 2
-    for line in lines:
-        assert line.count("rank 1 died") >= 2
+    for line in traced.said_of_a_killed_rank(capfd, survivor, where):
         assert line.count("AbortedError") >= 2
-        assert line.endswith("[2.0, 2.0, 2.0, 2.0])")
 
 
 def late(comm):
@@ -118,52 +95,28 @@ def test_closed_communicators():
 
 
 def mistakes(comm):
-    found = []
     x = tf.ones(3)
     calls = [
-        lambda: rt.all_reduce(x, "mean", comm=comm),
-        lambda: rt.all_reduce(x, "band", comm=comm),
-        lambda: rt.all_reduce(x > 0, "avg", comm=comm),
+        *traced.mistaken(comm, rt, x),
         lambda: rt.all_reduce(tf.quantization.quantize(x, 0, 1, tf.qint8)[0], comm=comm),
         lambda: rt.all_reduce("words", comm=comm),
-        lambda: rt.all_reduce(x, comm=3),
-        lambda: rt.all_reduce(x),
-        lambda: rt.reduce_scatter(x, comm=comm),
-        lambda: rt.all_to_all(x, comm=comm),
-        lambda: rt.all_gather(1.0, comm=comm),
-        lambda: rt.broadcast(x, 2, comm=comm),
-        lambda: rt.send(x, -1, comm=comm),
-        lambda: rt.recv(x, None, comm=comm),
-        lambda: rt.recv(x, 0, tag=1 << 40, comm=comm),
         lambda: rt.recv(tf.TensorSpec([None]), 0, comm=comm),
         lambda: tf.function(lambda x: rt.all_reduce(x, comm=comm), jit_compile=True)(x),
     ]
-    for call in calls:
-        try:
-            call()
-        except (TypeError, ValueError, ringreduce.Error) as error:
-            found.append(f"{type(error).__name__}: {error}")
+    found = traced.errors_of(calls)
     rows = tf.function(lambda x: rt.reduce_scatter(x, comm=comm), input_signature=[tf.TensorSpec([None])])
     return found, error_of(rows, x), rt.all_reduce(x, comm=comm).numpy().tolist()
 
 
-MISTAKES = [
-    ("ValueError", "op must be one of"), ("ValueError", "op 'band' is not defined for float32"),
-    ("ValueError", "op 'avg' is not defined for bool"), ("TypeError", "x has dtype qint8"),
-    ("TypeError", "x has dtype string"), ("TypeError", "comm must be"),
-    ("Error", "call ringreduce.init() first"), ("ValueError", "3 rows"), ("ValueError", "3 rows"),
-    ("ValueError", "at least one axis"), ("ValueError", "root must be a rank from 0 to 1"),
-    ("ValueError", "dest must be a rank"), ("TypeError", "source must be a rank"), ("ValueError", "tag must be"),
-    ("ValueError", "known shape"), ("ValueError", "XLA cannot compile all_reduce"),
+OWN_MISTAKES = [
+    ("TypeError", "x has dtype qint8"), ("TypeError", "x has dtype string"), ("ValueError", "known shape"),
+    ("ValueError", "XLA cannot compile all_reduce"),
 ]  # fmt: skip
 
 
 def test_mistakes_leave_the_communicator_usable():
     for found, later, after in ringreduce.run(mistakes, 2):
-        assert len(found) == len(MISTAKES), found
-        for line, (kind, part) in zip(found, MISTAKES, strict=True):
-            assert line.startswith(kind)
-            assert part in line
+        traced.errors_are(found, [*traced.MISTAKES, *OWN_MISTAKES])
         assert later.startswith("InvalidArgumentError")
         assert "x has 3 rows, which are not divisible among 2 ranks" in later
         assert after == [2.0, 2.0, 2.0]
@@ -171,13 +124,13 @@ def test_mistakes_leave_the_communicator_usable():
 
 def test_without_tensorflow():
     program = "import sys; sys.modules['tensorflow'] = None; import ringreduce.tensorflow"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = python("-c", program)
     assert run.stderr.splitlines()[-1].endswith("pip install 'ringreduce[tensorflow]'")
 
 
 def test_ringreduce_alone_does_not_import_tensorflow():
     program = "import sys, ringreduce; assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert python("-c", program).returncode == 0
 
 
 @pytest.mark.parametrize("version", ["1.15.0", "2.15.1", "unknown"])
