@@ -26,13 +26,25 @@ PACKAGES = "bash,coreutils,dash,procps,python3,python3-dev,util-linux,libgcc-s1,
 FROM_PYPI = ["numpy", "ml_dtypes", "pytest>=8", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest"]
 SITE = "opt/site"
 CHECKED_OUT = "ringreduce"
-# What runs of the suite. All programs are many times slower than on this machine's processor.
+# What runs of the suite, in worlds of 2 to 4 ranks. Programs are many times slower than on this machine's processor.
+# qemu ignores limits of a process's addresses and has no seccomp; and that system has no compiler.
+NOT_THERE = "not limit_of_addresses and not refuses_memory_files and not cuda_knows"
+FEW_RANKS = " and ".join(f"not {world}]" for world in (1, 5, 6, 7, 8, 9, 11, 13))
 STEPS = {
     "reduce": ["tests/engine/reduce"],
     "schedules": ["tests/schedules"],
-    "transports": ["tests/engine/transport", "tests/engine/network/test_tcp.py", "tests/engine/network/test_damage.py"],
-    "collectives": ["tests/communicator/collectives", "tests/communicator/memory"],
-    "faults": ["tests/faults/test_death.py", "tests/faults/test_mismatch.py", "tests/faults/test_shrink.py"],
+    "transports": [
+        *("tests/engine/transport", "tests/engine/network/test_tcp.py", "tests/engine/network/test_damage.py"),
+        *("-k", f"{FEW_RANKS} and not memory_held and not find_space"),
+    ],
+    "collectives": [
+        *("tests/communicator/collectives/test_values.py", "tests/communicator/collectives/test_stress.py"),
+        *("tests/communicator/memory", "-k", f"{FEW_RANKS} and {NOT_THERE}"),
+    ],
+    "faults": [
+        *("tests/faults/test_death.py", "tests/faults/test_mismatch.py", "tests/faults/test_shrink.py"),
+        *("-k", "ways_to_die or two_die or in_the_background or skips or message or go_on"),
+    ],
 }  # fmt: skip
 
 
@@ -106,12 +118,14 @@ def build(root: Path, jobs: int) -> None:
 def step(root: Path, name: str, jobs: int) -> bool:
     """Runs one of the steps; returns whether it has passed."""
     pytest = ["python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "900", "-n", str(jobs)]
+    pytest.append("--hypothesis-profile=ci")  # which expects no speed
     words = (
         ["./stress"] if name == "stress" else [*pytest, "--dist", "loadfile", "-m", "not slow", *STEPS[name]]
     )
     print(f"arm64 under qemu: {name}", flush=True)
     where = ["env", "-C", f"/{CHECKED_OUT}"]
-    return roots.inside(root, [*where, *words], "arm64", PYTHONPATH=f"/{SITE}:/{CHECKED_OUT}") == 0
+    variables = {"PYTHONPATH": f"/{SITE}:/{CHECKED_OUT}", "RINGREDUCE_TEST_PATIENCE": "600"}
+    return roots.inside(root, [*where, *words], "arm64", **variables) == 0
 
 
 def main() -> None:
