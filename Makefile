@@ -13,7 +13,7 @@
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
 #   make test-memory-model  herd7 checks the protocols of shared memory under the memory models of C++, ARM and x86
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
-#   make test-freethreaded  the tests of ranks as threads, under a CPython without the GIL
+#   make test-freethreaded  the tests of ranks as threads, under a CPython without the GIL (TSAN=1: and ThreadSanitizer)
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
 #   make test-arm64  tests for arm64 under qemu, which it installs with apt-get (ten minutes; STEPS="schedules": of others)
@@ -153,6 +153,16 @@ FREE_THREADED ?= $(or $(shell command -v python3.14t || command -v python3.13t),
 FREE := .venv-freethreaded
 FREE_TESTS ?= tests/communicator tests/schedules tests/engine/transport tests/faults/test_lifecycle.py \
   tests/faults/test_daemon_threads.py tests/faults/test_leaks.py tests/diagnosis/test_statistics.py
+# TSAN=1: ThreadSanitizer watches the engine, whose library takes the place of the usual one; CPython is as it was. A
+# forked rank is not watched, so these are the tests of threads.
+ifdef TSAN
+FREE_TSAN := $(CURDIR)/build/freethreaded-tsan
+FREE_TESTS := tests/communicator/api/test_threads.py tests/communicator/collectives/test_stress.py \
+  tests/communicator/collectives/test_point_to_point.py tests/engine/transport -k 'local or test_threads'
+FREE_UNDER = LD_PRELOAD="$$(g++ -print-file-name=libtsan.so) $(FREE_TSAN)/clocks.so $(FREE_TSAN)/libringreduce.so" \
+  TSAN_OPTIONS="log_path=$(FREE_TSAN)/report exitcode=0 ignore_noninstrumented_modules=1 die_after_fork=0 \
+  report_thread_leaks=0 suppressions=$(CURDIR)/tests/engine/cpp/cpython.tsan"
+endif
 test-freethreaded: engine $(FREE)/.ready
 	@mkdir -p build/freethreaded
 	@$(CMAKE) -G Ninja -S . -B build/freethreaded -DPython_EXECUTABLE=$(CURDIR)/$(FREE)/bin/python -DRINGREDUCE_WERROR=ON \
@@ -160,7 +170,15 @@ test-freethreaded: engine $(FREE)/.ready
 	  > build/freethreaded/configure.log 2>&1 || { cat build/freethreaded/configure.log; exit 1; }
 	@$(CMAKE) --build build/freethreaded -j $(JOBS) --target _engine
 	@$(CMAKE) --install build/freethreaded --prefix . --component engine > build/freethreaded/install.log
-	@$(FREE)/bin/python -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(FREE_TESTS)
+ifdef TSAN
+	@$(CMAKE) -G Ninja -S . -B $(FREE_TSAN) -DPython_EXECUTABLE=$(CURDIR)/$(FREE)/bin/python -DRINGREDUCE_SANITIZE=thread \
+	  -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=OFF > $(FREE_TSAN).log 2>&1 || { cat $(FREE_TSAN).log; exit 1; }
+	@$(CMAKE) --build $(FREE_TSAN) -j $(JOBS) --target ringreduce
+	@gcc -O1 -Wall -Wextra -Werror -shared -fPIC -o $(FREE_TSAN)/clocks.so tests/engine/cpp/tsan_clocks.c
+	@rm -f $(FREE_TSAN)/report.*
+endif
+	@$(FREE_UNDER) $(FREE)/bin/python -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(FREE_TESTS)
+	$(if $(TSAN),@! cat $(FREE_TSAN)/report.* 2> /dev/null)
 
 $(CURDIR)/build/python3.13t/bin/python3.13t:
 	packaging/cpython.sh 3.13 $(CURDIR)/build/python3.13t --disable-gil
