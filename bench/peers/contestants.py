@@ -83,11 +83,13 @@ def ours_from_cpp(memory: str, algorithm: str = "auto") -> Contestant:
     )
 
 
-def ours_from_python(threads: bool = False) -> Contestant:
+def ours_from_python(
+    threads: bool = False, python: Path = Path(sys.executable), name: str = ""
+) -> Contestant:
     """Returns our Python program, which protocol.py measures like mpi4py and Gloo. It starts its own ranks."""
-    name = "ringreduce-threads" if threads else "ringreduce-python"
-    start = [sys.executable, "-m", "bench.peers.ringreduce_collectives", *["--threads"] * threads]
-    return Contestant(name, lambda question: [*start, *question.options(name)], kind="ours")
+    name = name or ("ringreduce-threads" if threads else "ringreduce-python")
+    start = [str(python), "-m", "bench.peers.ringreduce_collectives", *["--threads"] * threads]
+    return Contestant(name, lambda question: [*start, *question.options(name)], needs=(python,), kind="ours")
 
 
 def all_contestants() -> dict[str, Contestant]:
