@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds a CPython from Debian's source package: cpython.sh VERSION FOLDER [OPTION...].
 # VERSION: such as 3.14; OPTION: of CPython's configure. Needs a C compiler, make, and the headers of libffi, OpenSSL and zlib.
-# With CC=musl-gcc it is for musl. Then it needs autoconf and libtool, but none of these headers; it has no OpenSSL and no zlib.
+# With CC=musl-gcc it is for musl. Then it needs autoconf and libtool, but none of these headers; it has no OpenSSL.
 set -eu
 version=$1 folder=$2
 shift 2
@@ -33,6 +33,8 @@ if [ "${CC:-}" = musl-gcc ]; then
   chmod +x "$scratch/cc"
   export CC="$scratch/cc"
   build libffi libffi --disable-shared --with-pic --disable-docs --disable-exec-static-tramp --prefix="$scratch/ffi"
+  build zlib zlib --static --prefix="$scratch/zlib"
+  export ZLIB_CFLAGS="-I$scratch/zlib/include" ZLIB_LIBS="$scratch/zlib/lib/libz.a"
   # Without pkg-config, which would find this system's libraries.
   export PKG_CONFIG=false LIBFFI_CFLAGS="-I$scratch/ffi/include" LIBFFI_LIBS="$(echo "$scratch"/ffi/lib*/libffi.a)"
   set -- --without-ensurepip "$@"

@@ -52,11 +52,24 @@ def _build(compiler: list[str], sources: Path, folder: Path) -> None:
     objects = folder / "libcxx"
     objects.mkdir(parents=True, exist_ok=True)
     includes = [f"-I{sources / name}" for name in INCLUDES]
+    zig, _, *others = compiler
+    as_cxx = [*compiler, *LIBRARY, "-std=c++23", *includes]
+    as_c = [
+        zig,
+        "cc",
+        *others,
+        "-O2",
+        "-fPIC",
+        "-w",
+        "-DNDEBUG",
+        "-fexceptions",
+        "-funwind-tables",
+        includes[-1],
+    ]
 
     def compiled(unit: Path) -> Path:
         made = objects / f"{unit.parent.parent.name}-{unit.name}.o"
-        language = {".cpp": ["-std=c++23"], ".c": ["-x", "c"]}.get(unit.suffix, [])
-        subprocess.run([*compiler, *LIBRARY, *includes, *language, "-c", unit, "-o", made], check=True)
+        subprocess.run([*(as_cxx if unit.suffix == ".cpp" else as_c), "-c", unit, "-o", made], check=True)
         return made
 
     units = [unit for pattern in UNITS for unit in sorted(sources.glob(pattern)) if unit.name not in LEFT_OUT]
