@@ -16,13 +16,13 @@ apt() {
     -o Dir::State::Lists="$scratch/lists" -o Dir::Cache="$scratch" -o APT::Sandbox::User=root -o Acquire::Check-Valid-Until=false "$@"
 }
 build() { # PACKAGE UNPACKED OPTION...: configures and installs what it is the source of
-  apt source --download-only "$1"
+  apt source --download-only --tar-only "$1"
   tar -xf "$1"_*.orig.tar.[gx]z
   (
     cd "$2"-*
     shift 2
     [ -e configure ] || autoreconf --install
-    ./configure --quiet "$@" && nice make -s -j "${JOBS:-2}" && make -s install
+    ./configure "$@" && nice make -s -j "${JOBS:-2}" && make -s install
   ) > "$scratch/log" 2>&1 || { tail -n 40 "$scratch/log"; exit 1; }
 }
 cd "$scratch"
@@ -32,11 +32,11 @@ if [ "${CC:-}" = musl-gcc ]; then
   printf '#!/bin/sh\n[ "$1" != --print-multiarch ] || exec echo "$(uname -m)-linux-musl"\nexec musl-gcc "$@"\n' > "$scratch/cc"
   chmod +x "$scratch/cc"
   export CC="$scratch/cc"
-  build libffi libffi --disable-shared --with-pic --disable-docs --disable-exec-static-tramp --prefix="$scratch/ffi"
+  build libffi libffi --quiet --disable-shared --with-pic --disable-docs --disable-exec-static-tramp --prefix="$scratch/ffi"
   build zlib zlib --static --prefix="$scratch/zlib"
   export ZLIB_CFLAGS="-I$scratch/zlib/include" ZLIB_LIBS="$scratch/zlib/lib/libz.a"
   # Without pkg-config, which would find this system's libraries.
   export PKG_CONFIG=false LIBFFI_CFLAGS="-I$scratch/ffi/include" LIBFFI_LIBS="$(echo "$scratch"/ffi/lib*/libffi.a)"
   set -- --without-ensurepip "$@"
 fi
-build "python$version" Python --prefix="$folder" "$@"
+build "python$version" Python --quiet --prefix="$folder" "$@"
