@@ -193,7 +193,7 @@ def say_how_to_publish(into: Path, number: str, commit: str, uploaded: Sequence[
 To publish this:
   git tag --sign --message 'ringreduce {number}' v{number} {commit} && git push origin v{number}
   gpg --armor --detach-sign {at}/SHA256SUMS
-  {shlex.join(["twine", "upload", *(str(path.relative_to(ROOT)) for path in uploaded)])}
+  {shlex.join([".venv/bin/twine", "upload", *(str(path.relative_to(ROOT)) for path in uploaded)])}
 Then attach to the tag's page SHA256SUMS.asc and, of {at}: {", ".join(others)}.
 release-notes.md is the page's text.""")
 
