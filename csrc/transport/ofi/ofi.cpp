@@ -329,7 +329,9 @@ bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
   const bool moved = look();
   if (in_trouble_) look_at_troubles();
   if (damaged_from_ >= 0) {
-    // Some versions of libfabric crash if an endpoint closes amid messages.
+    // libfabric's layer ofi_rxm frees a connection, and looks at what has completed on it only then
+    // (rxm_close_conn() in rxm_conn.c, up to version 2.5). It acknowledges a large message that has just been
+    // read over the connection that is gone, and reads one that has just been announced over it.
     const auto until = Clock::now() + bulk_may_come;
     while (device_ && receives_bulk() && Clock::now() < until) look();
     report_damage(rank, std::exchange(damaged_from_, -1));
