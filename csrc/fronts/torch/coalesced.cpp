@@ -36,12 +36,13 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce", options);
   Call call = combining(Collective::all_reduce, tensors.front(), options.reduceOp);
   auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(tensors));
+  const std::size_t times = moved(tensors.front().scalar_type()).times;
   if (worth_packing(tensors)) {
-    call.count = static_cast<std::size_t>(total(tensors));
+    call.count = static_cast<std::size_t>(total(tensors)) * times;
     calls->update(call, tensors);
   } else {
     for (const at::Tensor& tensor : tensors) {
-      call.count = static_cast<std::size_t>(tensor.numel());
+      call.count = static_cast<std::size_t>(tensor.numel()) * times;
       calls->update(call, tensor);
     }
   }

@@ -41,6 +41,7 @@ const at::Tensor& root_tensor(const char* what, const Tensors& tensors, std::int
 at::Tensor combined(const at::Tensor& x, const at::Tensor& y, const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::AVG:
       return x + y;
     case c10d::ReduceOp::PRODUCT:
       return x * y;
@@ -87,9 +88,9 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
 
 intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
                                                         const c10d::AllreduceOptions& options) {
-  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
+  TORCH_CHECK(!tensors.empty(), "ringreduce: all_reduce takes at least one tensor");
   const auto operation = this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", options);
-  auto steps = std::make_unique<SparseAllReduce>(tensors.front(), options.reduceOp, size_, operation.timeout);
+  auto steps = std::make_unique<SparseAllReduce>(tensors, options.reduceOp, size_, operation.timeout);
   return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
 }
 

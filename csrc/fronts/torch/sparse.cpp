@@ -12,16 +12,21 @@ constexpr std::int64_t most_dimensions = 61;
 
 }  // namespace
 
-SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
+SparseAllReduce::SparseAllReduce(const Tensors& tensors, const c10d::ReduceOp& op, int world,
                                  std::chrono::milliseconds timeout)
-    : tensor_(tensor), average_(op.op_ == c10d::ReduceOp::AVG), world_(world), timeout_(timeout) {
-  TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
-              "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
+    : tensors_(tensors), average_(op.op_ == c10d::ReduceOp::AVG), world_(world), timeout_(timeout) {
   TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
               "ringreduce: a sparse all_reduce supports sum and avg only, not ", name_of(op_of(op)));
-  TORCH_CHECK(tensor.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const at::Tensor& tensor : tensors_) {
+    TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
+                "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
+    check_same("a sparse all_reduce", tensors_.front(), tensor);
+    own_ = own_.defined() ? own_ + tensor : tensor;
+  }
+  TORCH_CHECK(own_.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
               most_dimensions, " dimensions");
-  own_ = tensor.coalesce();
+  own_ = own_.coalesce();
   rehearse();
 }
 
@@ -33,12 +38,12 @@ void SparseAllReduce::rehearse() const {
   of_values[0] = 2;
   const at::Tensor values = at::zeros(of_values, own_._values().options());
   const at::Tensor indices = at::zeros({own_.sparse_dim(), 2}, at::kLong);
-  at::empty(sizes, tensor_.options()).copy_(sum_of(indices, values, sizes));
+  at::empty(sizes, own_.options()).copy_(sum_of(indices, values, sizes));
 }
 
 at::Tensor SparseAllReduce::sum_of(const at::Tensor& indices, const at::Tensor& values,
                                    at::IntArrayRef sizes) const {
-  at::Tensor sum = at::sparse_coo_tensor(indices, values, sizes, tensor_.options()).coalesce();
+  at::Tensor sum = at::sparse_coo_tensor(indices, values, sizes, own_.options()).coalesce();
   if (average_ && !at::isIntegralType(values.scalar_type(), true)) {
     sum._values().div_(world_);
   } else if (average_) {
@@ -137,7 +142,8 @@ void SparseAllReduce::gather_values(Call& call) {
 }
 
 void SparseAllReduce::add_up() {
-  tensor_.copy_(sum_of(all_indices_.t(), all_values_, tensor_.sizes()));
+  const at::Tensor sum = sum_of(all_indices_.t(), all_values_, own_.sizes());
+  for (const at::Tensor& tensor : tensors_) tensor.copy_(sum);
 }
 
 }  // namespace ringreduce::torch_backend

@@ -1,4 +1,5 @@
-// The sum of sparse (COO) tensors: every rank gathers all ranks' indices and values.
+// The sum of sparse (COO) tensors: every rank gathers all ranks' indices and values. If a rank has several
+// tensors, all of them are summed, and all get the sum.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/planning/call.h"
+#include "fronts/torch/tensors.h"
 
 namespace ringreduce::torch_backend {
 
@@ -15,7 +17,7 @@ namespace ringreduce::torch_backend {
 // and so get the same bits.
 class SparseAllReduce : public Steps {
  public:
-  SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
+  SparseAllReduce(const Tensors& tensors, const c10d::ReduceOp& op, int world,
                   std::chrono::milliseconds timeout);
   bool next(Call& call) override;
   // Of tensors that differ in shape, as all ranks learn in the first all-gather.
@@ -30,7 +32,7 @@ class SparseAllReduce : public Steps {
   void gather_values(Call& call);
   void add_up();
 
-  at::Tensor tensor_;
+  const Tensors tensors_;
   const bool average_;
   const std::int64_t world_;
   const std::chrono::milliseconds timeout_;

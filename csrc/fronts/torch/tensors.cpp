@@ -56,6 +56,7 @@ double factor_of(const ReduceOp& premul_sum) {
 
 Elements moved(at::ScalarType type) {
   if (const auto same = same_type(type)) return {*same, 1};
+  if (type == at::kComplexHalf) return {DType::float16, 2};  // whose sums are those of the parts
   return {DType::uint8, c10::elementSize(type)};
 }
 
@@ -75,10 +76,12 @@ Call moving(Collective collective, const at::Tensor& tensor) {
 }
 
 Call combining(Collective collective, const at::Tensor& tensor, const ReduceOp& op) {
-  TORCH_CHECK(same_type(tensor.scalar_type()), "ringreduce: reductions are not defined for dtype ",
-              c10::toString(tensor.scalar_type()));
   Call call = moving(collective, tensor);
   call.op = op_of(op);
+  const bool of_parts = tensor.scalar_type() == at::kComplexHalf &&
+                        (call.op == Op::sum || call.op == Op::avg || call.op == Op::premul_sum);
+  TORCH_CHECK(same_type(tensor.scalar_type()) || of_parts,
+              "ringreduce: reductions are not defined for dtype ", c10::toString(tensor.scalar_type()));
   TORCH_CHECK(supports(call.dtype, call.op), "ringreduce: op '", name_of(call.op),
               "' is not defined for dtype ", name_of(call.dtype));
   if (call.op == Op::premul_sum) call.factor = factor_of(op);
@@ -175,12 +178,17 @@ void check_alike(const char* what, const at::Tensor& one, const at::Tensor& othe
               " takes tensors of one dtype, not both ", one.scalar_type(), " and ", other.scalar_type());
 }
 
+void check_same(const char* what, const at::Tensor& one, const at::Tensor& other) {
+  TORCH_CHECK(one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes(), "ringreduce: ", what,
+              " takes tensors of one size and dtype, not both ", one.sizes(), " of ", one.scalar_type(),
+              " and ", other.sizes(), " of ", other.scalar_type());
+}
+
 void check_equal(const char* what, const Tensors& tensors) {
   TORCH_CHECK(!tensors.empty(), "ringreduce: ", what, " takes at least one tensor");
   for (const at::Tensor& tensor : tensors) {
     check_alike(what, tensors.front(), tensor);
-    TORCH_CHECK(tensor.sizes() == tensors.front().sizes(), "ringreduce: ", what,
-                " takes tensors of one size, not both ", tensors.front().sizes(), " and ", tensor.sizes());
+    check_same(what, tensors.front(), tensor);
   }
 }
 

@@ -53,6 +53,7 @@ Extents extents_of(const Tensors& tensors);
 void check_dense(const char* what, const at::Tensor& tensor);
 void check_together(const char* what, const at::Tensor& one, const at::Tensor& other);
 void check_alike(const char* what, const at::Tensor& one, const at::Tensor& other);
+void check_same(const char* what, const at::Tensor& one, const at::Tensor& other);
 // Throws for a tensor whose elements share memory, into which torch does not copy.
 void check_writable(const at::Tensor& tensor);
 // For several tensors of one rank, as Gloo takes them. Throws unless there is one, and all have one size.
