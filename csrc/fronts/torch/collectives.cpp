@@ -86,12 +86,24 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 
+// Tensors on a GPU are summed in CPU memory, so ranks may have them in different places.
 intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
                                                         const c10d::AllreduceOptions& options) {
+  const StaysAtEnd here;
   TORCH_CHECK(!tensors.empty(), "ringreduce: all_reduce takes at least one tensor");
   const auto operation = this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", options);
-  auto steps = std::make_unique<SparseAllReduce>(tensors, options.reduceOp, size_, operation.timeout);
-  return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
+  const bool staged = gpu_of("all_reduce", tensors, {}).has_value();
+  Tensors memory = tensors;
+  if (staged)
+    std::transform(tensors.begin(), tensors.end(), memory.begin(), [](const auto& t) { return t.cpu(); });
+  auto steps = std::make_unique<SparseAllReduce>(memory, options.reduceOp, size_, operation.timeout);
+  if (!staged) return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
+  const auto work = new_work(operation, tensors, {memory});
+  hand_over(work, [&](auto completion) { group().submit(std::move(steps), std::move(completion)); });
+  const auto given = c10::make_intrusive<StagedWork>(work, memory, tensors);
+  collect(given);
+  if (!operation.asynchronous && !coalescing_) given->wait(kNoTimeout);
+  return given;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {

@@ -1,5 +1,6 @@
 #include "fronts/torch/device.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
@@ -136,6 +137,47 @@ c10::intrusive_ptr<Future> DeviceWork::getFuture() {
   const c10::StreamGuard there(stream_);
   future_->markCompleted(several ? c10::IValue(outputs_) : c10::IValue(result()));
   return future_;
+}
+
+bool StagedWork::isCompleted() {
+  if (!work_->isCompleted()) return false;
+  if (work_->isSuccess()) deliver();
+  return true;
+}
+
+bool StagedWork::wait(std::chrono::milliseconds timeout) {
+  work_->wait(timeout);
+  deliver();
+  return true;
+}
+
+Tensors StagedWork::result() {
+  TORCH_CHECK(isCompleted(), "ringreduce: result() must be called after wait()");
+  return tensors_;
+}
+
+c10::intrusive_ptr<Future> StagedWork::getFuture() {
+  const auto future = c10::make_intrusive<Future>(c10::ListType::ofTensors(),
+                                                  std::vector<c10::Device>{tensors_.front().device()});
+  const auto self = c10::intrusive_ptr<StagedWork>::unsafe_reclaim_from_nonowning(this);
+  work_->getFuture()->addCallback([self, future](Future& ended) {
+    try {
+      ended.value();  // or its error
+      self->deliver();
+      future->markCompleted(self->tensors_);
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+    }
+  });
+  return future;
+}
+
+// Returns when the copies are complete, so other streams need not wait.
+void StagedWork::deliver() {
+  const std::lock_guard lock(mutex_);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (std::size_t i = 0; i < memory_.size(); ++i) tensors_[i].copy_(memory_[i]);
+  memory_.clear();
 }
 
 // --- launching -------------------------------------------------------------------------------------------

@@ -68,4 +68,30 @@ class DeviceWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// Work on copies in CPU memory of tensors on a GPU. A thread that waits for it, or finds it complete, copies
+// the results on its current stream.
+class StagedWork : public c10d::Work {
+ public:
+  StagedWork(c10::intrusive_ptr<c10d::Work> work, Tensors memory, Tensors tensors)
+      : work_(std::move(work)), memory_(std::move(memory)), tensors_(std::move(tensors)) {}
+  bool isCompleted() override;
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override { work_->abort(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+  Tensors result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  void deliver();
+
+  const c10::intrusive_ptr<c10d::Work> work_;
+  std::mutex mutex_;
+  Tensors memory_;  // until the copy
+  const Tensors tensors_;
+};
+
 }  // namespace ringreduce::torch_backend

@@ -7,49 +7,6 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// A message to a tensor on a GPU, received in CPU memory. A thread that waits for it, or finds it complete,
-// copies it on its current stream.
-class Received : public c10d::Work {
- public:
-  Received(intrusive_ptr<RingWork> message, at::Tensor memory, at::Tensor tensor)
-      : message_(std::move(message)), memory_(std::move(memory)), tensor_(std::move(tensor)) {}
-  bool isCompleted() override {
-    if (!message_->isCompleted()) return false;
-    if (message_->isSuccess()) deliver();
-    return true;
-  }
-  bool isSuccess() const override { return message_->isSuccess(); }
-  std::exception_ptr exception() const override { return message_->exception(); }
-  bool wait(Milliseconds timeout) override {
-    message_->wait(timeout);
-    deliver();
-    return true;
-  }
-  void synchronize() override { wait(kNoTimeout); }
-  void abort() override { message_->abort(); }
-  int sourceRank() const override { return message_->sourceRank(); }
-  std::uint64_t getSequencenumber() const override { return message_->getSequencenumber(); }
-  Tensors result() override {
-    TORCH_CHECK(isCompleted(), "ringreduce: result() must be called after wait()");
-    return {tensor_};
-  }
-
- private:
-  // Returns when the copy is complete, so other streams need not wait.
-  void deliver() {
-    const std::lock_guard lock(mutex_);
-    if (!memory_.defined()) return;
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    tensor_.copy_(memory_);
-    memory_.reset();
-  }
-
-  const intrusive_ptr<RingWork> message_;
-  std::mutex mutex_;
-  at::Tensor memory_;
-  const at::Tensor tensor_;
-};
-
 // The memory that a message is sent from or received in. A GPU tensor is copied after the current stream has
 // written it.
 at::Tensor memory_for(const at::Tensor& tensor, bool sends) {
@@ -162,7 +119,7 @@ intrusive_ptr<c10d::Work> RingBackend::begin_transfer(Tensors& tensors, bool sen
                    delivering(memory, sends || staged ? memory : tensor, std::move(then)));
   });
   intrusive_ptr<c10d::Work> given = work;
-  if (staged && !sends) given = c10::make_intrusive<Received>(work, memory, tensor);
+  if (staged && !sends) given = c10::make_intrusive<StagedWork>(work, Tensors{memory}, tensors);
   collect(given);
   return given;
 }

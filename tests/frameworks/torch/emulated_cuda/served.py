@@ -90,11 +90,14 @@ def reduced(kind: Any, of_sum: float) -> Callable[[Rank], None]:
 
 
 def allreduce_sparse(on: Rank) -> None:
-    if on.path != "CPU":
-        raise ValueError("sparse tensors are served in CPU memory only")
-    x = torch.sparse_coo_tensor([[on.rank]], [1.0], (3,)).to(on.device)
-    on.group.allreduce([x]).wait()
-    on.is_equal(x.to_dense(), torch.tensor([1.0, 1.0, 0.0]))
+    first, second = (torch.sparse_coo_tensor([[on.rank]], [1.0], (3,)).to(on.device) for _ in range(2))
+    results = on.group.allreduce([first]).get_future().wait()
+    work = on.group.allreduce([second])
+    work.wait()
+    results += [first, second, *work.result()]
+    for x in results:
+        assert x.device == on.device
+        on.is_equal(x.cpu().to_dense(), torch.tensor([1.0, 1.0, 0.0]))
 
 
 def allreduce_coalesced(on: Rank) -> None:
@@ -334,7 +337,7 @@ ON_HOST = {
         ("through CPU memory", [HOSTS]),
     ),
     **dict.fromkeys(
-        ["`send`, `recv` with a tag", "`recv_anysource` with a tag"],
+        ["`allreduce` of a sparse tensor", "`send`, `recv` with a tag", "`recv_anysource` with a tag"],
         ("through CPU memory", ["kernels", "NCCL", HOSTS]),
     ),
 }
