@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Error,
         MinorityError,
         MismatchError,
+        OpFailed,
         PeerLost,
         RankFailed,
         TimeoutError,
@@ -96,6 +97,7 @@ __all__ = [
     "Local",
     "MinorityError",
     "MismatchError",
+    "OpFailed",
     "PeerLost",
     "RankFailed",
     "Recv",
@@ -153,7 +155,8 @@ _HOMES = {
     "explain exscan finalize gather gather_object is_initialized recv reduce reduce_scatter scan scatter "
     "scatter_object send world",
     "diagnosis.timeline": "Timeline",
-    "errors": "ClosedError DamagedError Error MinorityError MismatchError PeerLost RankFailed TimeoutError",
+    "errors": "ClosedError DamagedError Error MinorityError MismatchError OpFailed PeerLost RankFailed "
+    "TimeoutError",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "start.local": "local_group",
     "start.run": "run",

@@ -1,8 +1,8 @@
 """The exceptions that ringreduce raises.
 
 Invalid arguments raise :class:`ValueError` or :class:`TypeError` at once and leave the communicator usable. After a
-:class:`PeerLost`, :class:`MismatchError`, :class:`TimeoutError` or :class:`DamagedError`, every further call raises the
-same error. :meth:`ringreduce.Communicator.shrink` then makes a new communicator.
+:class:`PeerLost`, :class:`MismatchError`, :class:`TimeoutError`, :class:`DamagedError` or :class:`OpFailed`, every
+further call raises the same error. :meth:`ringreduce.Communicator.shrink` then makes a new communicator.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __all__ = [
     "Error",
     "MinorityError",
     "MismatchError",
+    "OpFailed",
     "PeerLost",
     "RankFailed",
     "TimeoutError",
@@ -60,6 +61,13 @@ class DamagedError(_RankError):
     """Bytes changed in transit between two ranks. The message names them, and every rank raises the error.
 
     Ranks detect this only with ``RINGREDUCE_TCP_CHECK=1`` or with encryption.
+    """
+
+
+class OpFailed(_RankError):
+    """An operator of :func:`ringreduce.op` raised an exception on ``rank``. The message names both.
+
+    The call on that rank raises the exception itself, with this error as its cause.
     """
 
 

@@ -10,9 +10,9 @@ from ringreduce import _engine
 from ringreduce.annotations import Algorithm, Array, Op, Stream, Wire
 from ringreduce.communicator.arrays import arrays
 from ringreduce.communicator.handles import Handles
-from ringreduce.communicator.ops import UserOp, as_bytes, foreign_dtype
+from ringreduce.communicator.ops import UserOp, as_bytes, foreign_dtype, own_exception
 from ringreduce.communicator.work import GpuWork, Work
-from ringreduce.errors import PeerLost
+from ringreduce.errors import OpFailed
 
 __all__ = ["DEFAULT_TIMEOUT", "Base"]
 
@@ -89,20 +89,20 @@ class Base:
             if rest["input_counts"] is not None:
                 rest["input_counts"] = [count * dtype.itemsize for count in rest["input_counts"]]
         raised: list[BaseException] = []
+        problem: BaseException | None = None
         try:
             work = self._run(
                 name, source, target, op=op.engine(dtype, raised), in_order=not op.commutative, **rest
             )
-        except PeerLost as error:
-            if not raised:
-                raise
-            first = raised.pop(0)
-            if not isinstance(first, Exception):
-                raise first from None  # such as KeyboardInterrupt
-            raise error from first
+        except OpFailed as error:
+            problem = own_exception(error, raised)
+            raised.clear()  # the engine's operator refers to it, which Python's garbage collection does not see
+        if problem is not None:
+            raise problem
         if not isinstance(work, Work):
             return out
         work._result = out
+        work._raised = raised
         return work
 
     def _work(

@@ -10,8 +10,23 @@ import numpy as np
 from ringreduce import _engine
 from ringreduce._engine import values
 from ringreduce.annotations import Array
+from ringreduce.errors import OpFailed
 
 __all__ = ["UserOp", "op"]
+
+
+def own_exception(ended: BaseException, raised: list[BaseException]) -> BaseException:
+    """Returns what a call raises on a rank whose operator has raised something: that, if it was this call's.
+
+    Args:
+        ended: the error of the group, which becomes the cause of an exception that has none.
+    """
+    if not raised or not isinstance(ended, OpFailed):
+        return ended
+    first = raised[0]
+    if first.__cause__ is None and first.__context__ is None:
+        first.__cause__ = ended
+    return first
 
 
 class UserOp:
@@ -66,7 +81,7 @@ class _Caller:
             self._combine(left, right, _dtype_named(dtype) if self._dtype is None else self._dtype)
         except BaseException as error:  # the engine cannot let it pass
             self._raised.append(error)
-            return f"op {self._own.name!r} raised {type(error).__name__}: {' '.join(str(error).split())}"
+            return ": ".join((type(error).__name__, " ".join(str(error).split()))).removesuffix(": ")
         return None
 
     def _combine(self, left: memoryview, right: memoryview, dtype: np.dtype[Any]) -> None:
@@ -76,7 +91,9 @@ class _Caller:
             return
         result = np.asanyarray(result)
         if result.shape != b.shape:
-            raise ValueError(f"it returned an array of shape {result.shape} for blocks of shape {b.shape}")
+            raise ValueError(
+                f"the op returned an array of shape {result.shape} for blocks of shape {b.shape}"
+            )
         np.copyto(b, result, casting="same_kind")
 
 
@@ -100,8 +117,9 @@ def op(function: Any, *, commutative: bool, name: str | None = None) -> UserOp:
               ``void function(const T *a, T *b, size_t n)``, which writes a[i] op b[i] to b[i]. It is called without
               the GIL. The library cannot check that T is the arrays' dtype.
 
-            If a Python function raises an exception, all ranks raise :class:`~ringreduce.errors.PeerLost`, which names
-            the rank and the exception, and the communicator cannot be used any more.
+            If a Python function raises an exception, the call on that rank raises the same exception. The other
+            ranks raise :class:`~ringreduce.errors.OpFailed`, which names the rank, the operator and the exception.
+            So do all later calls: the communicator cannot be used any more, and ``shrink()`` makes another.
         commutative: whether a op b equals b op a, whatever the values.
         name: the name by which the ranks agree on the operator. None takes the function's module and name. Ranks that
             pass operators of different names raise :class:`~ringreduce.errors.MismatchError`.

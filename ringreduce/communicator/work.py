@@ -11,6 +11,7 @@ from ringreduce import _engine, errors
 from ringreduce._engine import values
 from ringreduce.annotations import Stream
 from ringreduce.communicator.arrays import streams
+from ringreduce.communicator.ops import own_exception
 
 __all__ = ["GpuWork", "Work"]
 
@@ -33,7 +34,7 @@ class Work(Generic[Result]):
     The call continues if you drop the handle. The handle keeps the communicator alive.
     """
 
-    __slots__ = ("_after", "_comm", "_engine", "_result", "_settling", "_with_source")
+    __slots__ = ("_after", "_comm", "_engine", "_raised", "_result", "_settling", "_with_source")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Work(Generic[Result]):
         self._after = after
         self._settling = None if after is None else threading.Lock()
         self._with_source = with_source
+        self._raised: list[BaseException] = []  # by an operator of the program
 
     def wait(self, timeout: float | None = None) -> Result:
         """Waits until the call has completed.
@@ -63,7 +65,14 @@ class Work(Generic[Result]):
             TimeoutError: the call did not complete within timeout. It continues.
             Error: any error that the blocking call raises.
         """
-        if not self._engine.wait(timeout):
+        problem: BaseException | None = None
+        try:
+            over = self._engine.wait(timeout)
+        except errors.OpFailed:
+            problem = self.exception()
+        if problem is not None:
+            raise problem
+        if not over:
             raise errors.TimeoutError(f"the call has not completed after {timeout} s")
         self._settle()
         found: Any = (self._result, self.source) if self._with_source else self._result
@@ -90,7 +99,7 @@ class Work(Generic[Result]):
     def exception(self) -> BaseException | None:
         """Returns the error if the call has failed, else None. Does not wait."""
         problem: BaseException | None = self._engine.exception()
-        return problem
+        return problem and own_exception(problem, self._raised)
 
     @property
     def began(self) -> float | None:

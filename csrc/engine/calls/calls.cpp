@@ -302,8 +302,9 @@ void Calls::tell_others(const Transfer* message) {
   } catch (const Disagreement& found) {
     fail(Failure(Cause::mismatch, found.peer, diagnosis.disagreement(found.peer, sequence_)));
   } catch (const OpFailed& failed) {
-    fail(Failure(Cause::peer_lost, rank,
-                 failed.what() + (" on rank " + std::to_string(rank)) + " in " + now_doing()));
+    fail(Failure(Cause::op_failed, rank,
+                 failed.op + " failed on rank " + std::to_string(rank) + " in " + now_doing() +
+                     ", which ended the group: " + failed.what()));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed& closed) {

@@ -21,6 +21,8 @@ const char* class_for(Cause cause) {
       return "TimeoutError";
     case Cause::damaged:
       return "DamagedError";
+    case Cause::op_failed:
+      return "OpFailed";
     case Cause::minority:
       return "MinorityError";
     default:

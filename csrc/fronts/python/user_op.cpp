@@ -50,7 +50,7 @@ class OpInPython final : public UserOp {
     } catch (const nb::python_error& error) {
       wrong = error.what();
     }
-    if (!wrong.empty()) throw OpFailed(wrong);
+    if (!wrong.empty()) throw OpFailed("op '" + name + "'", wrong);
   }
 
  private:

@@ -22,9 +22,10 @@ struct Misplaced : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-// An operator of the caller's own raised an exception in the middle of a call.
+// An operator of the caller's own failed in the middle of a call. `op`: such as "op 'add'".
 struct OpFailed : Error {
-  using Error::Error;
+  OpFailed(const std::string& op, const std::string& why) : Error(why), op(op) {}
+  std::string op;
 };
 
 // The communicator was closed, or belongs to the parent that this process was forked from.
@@ -40,10 +41,10 @@ struct Interrupted : std::runtime_error {
 
 // The communicator then refuses work with the same cause, until shrink() makes a new one. `minority`:
 // shrink() makes no group, because ranks that cannot be reached may continue instead.
-enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged, minority };
+enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged, op_failed, minority };
 // A cause as a peer reported it; an unknown number counts as the loss of a rank.
 constexpr Cause cause_numbered(unsigned long number) {
-  const bool known = number > 0 && number <= static_cast<unsigned long>(Cause::damaged);
+  const bool known = number > 0 && number < static_cast<unsigned long>(Cause::minority);
   return known ? static_cast<Cause>(number) : Cause::peer_lost;
 }
 

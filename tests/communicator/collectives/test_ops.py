@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import gc
 import pickle
+import re
 import subprocess
 import sys
+import threading
+import time
+import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -297,41 +304,133 @@ def test_ranks_agree_on_whether_it_commutes_and_on_its_elements():
     assert on_threads(2, rank_main) == [3, 3]
 
 
-def fails_on_rank_1(comm, error, asynchronous):
+def fails_on_rank_2(comm, collective, asynchronous):
+    error = ZeroDivisionError("no\nrate")
+
     def careful(a, b):
-        if comm.rank == 1:
+        if comm.rank == 2:
             raise error
         return a + b
 
     mine = ringreduce.op(careful, commutative=True, name="careful")
-    with pytest.raises(ringreduce.PeerLost) as caught:
-        work = comm.all_reduce(np.ones(1000), mine, algorithm="one_shot", async_op=asynchronous)
-        if asynchronous:
-            work.wait()
+
+    def call(x):
+        root = {"root": 2} if collective == "reduce" else {}
+        algorithm = names(collective, ("at_once",))[1]  # in which this rank combines
+        work = getattr(comm, collective)(x, op=mine, async_op=asynchronous, algorithm=algorithm, **root)
+        return work.wait() if asynchronous else work
+
+    with pytest.raises((ZeroDivisionError, ringreduce.OpFailed)) as caught:
+        call(np.ones(999))
         comm.barrier()  # whoever was done already learns here
-    if comm.rank == 1 and not asynchronous:
-        assert caught.value.__cause__ is error
-    assert caught.value.rank == 1
-    return str(caught.value)
+    told = caught.value
+    if comm.rank == 2:
+        assert told is error
+        assert traceback.extract_tb(told.__traceback__)[-1].name == "careful"
+        told = told.__cause__
+    for later in (comm.barrier, lambda: call(np.ones(999))):
+        with pytest.raises(ringreduce.OpFailed, match=re.escape(str(told))):
+            later()
+    with comm.shrink() as others:
+        assert others.all_reduce(np.ones(1))[0] == 3
+    return type(told), told.rank, str(told)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_exception_fails_all_ranks(on_ranks, asynchronous):
-    for text in on_ranks(3, fails_on_rank_1, ZeroDivisionError("no rate"), asynchronous):
-        assert (
-            "op 'careful' raised ZeroDivisionError: no rate on rank 1 in call #1, all_reduce(float64[1000]"
-            in text
-        )
+@pytest.mark.parametrize("collective", REDUCTIONS)
+def test_an_exception_reaches_its_own_rank_and_the_others_learn_of_it(on_ranks, collective, asynchronous):
+    def rank_main(comm):
+        with comm.split(0) as part:
+            return fails_on_rank_2(part, collective, asynchronous)
+
+    for kind, rank, text in on_ranks(3, rank_main):
+        assert kind is ringreduce.OpFailed and rank == 2
+        assert text.startswith(f"op 'careful' failed on rank 2 in call #1, {collective}(float64["), text
+        assert text.endswith(", which ended the group: ZeroDivisionError: no rate"), text
+
+
+def test_every_rank_raises_its_own_exception():
+    def rank_main(comm):
+        mine = ringreduce.op(lambda a, b: [][comm.rank], commutative=True)
+        with pytest.raises(IndexError):
+            comm.all_reduce(np.ones(1000), mine, algorithm="one_shot")
+
+    on_threads(3, rank_main)
+
+
+def test_an_exception_keeps_its_own_cause():
+    def rank_main(comm):
+        def careful(a, b):
+            try:
+                return a + {}["b"]
+            except KeyError as missing:
+                raise ValueError from missing
+
+        with pytest.raises(ValueError) as caught:
+            comm.all_reduce(np.ones(9), ringreduce.op(careful, commutative=True), algorithm="one_shot")
+        assert isinstance(caught.value.__cause__, KeyError)
+
+    on_threads(2, rank_main)
+
+
+def test_calls_behind_it_fail_with_the_group():
+    def rank_main(comm):
+        def stuck(a, b):
+            entered.wait(60)
+            raise ZeroDivisionError
+
+        entered = threading.Event()
+        mine = ringreduce.op(stuck, commutative=True, name="stuck")
+        first = comm.all_reduce(np.ones(9), mine, algorithm="one_shot", async_op=True)
+        behind = comm.all_reduce(np.ones(9), async_op=True)
+        entered.set()
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                first.wait()
+        assert isinstance(first.exception(), ZeroDivisionError)
+        with pytest.raises(ringreduce.OpFailed, match=r"op 'stuck' failed on rank .*: ZeroDivisionError$"):
+            behind.wait()
+
+    on_threads(2, rank_main)
+
+
+def test_an_exception_and_its_frames_are_not_kept():
+    """Not even if a thread of the engine was the last to hold them."""
+
+    class Big:
+        pass
+
+    def rank_main(comm):
+        seen = []
+
+        def careful(a, b):
+            big = Big()
+            seen.append(weakref.ref(big))
+            raise ZeroDivisionError
+
+        mine = ringreduce.op(careful, commutative=True)
+        for asynchronous in (False, True):
+            with comm.split(0) as part, contextlib.suppress(ZeroDivisionError):
+                work = part.all_reduce(np.ones(9), mine, algorithm="one_shot", async_op=asynchronous)
+                work.wait()
+        work = None
+        alone = ringreduce.local_group(1)[0]
+        until = time.monotonic() + 60
+        while any(kept() for kept in seen) and time.monotonic() < until:
+            alone.all_reduce(
+                np.ones(1), async_op=True
+            ).wait()  # when the engine lets go of what it has dropped
+            gc.collect()
+        return [kept() for kept in seen]
+
+    assert on_threads(2, rank_main) == [[None, None]] * 2
 
 
 def test_results_that_do_not_fit():
     def rank_main(comm):
         short = ringreduce.op(lambda a, b: a[:-1], commutative=True, name="short")
-        with pytest.raises(
-            ringreduce.PeerLost, match=r"op 'short' raised ValueError: it returned .*\(9,\) .*\(10,\)"
-        ):
-            comm.all_reduce(np.ones(10), short)
-            comm.barrier()
+        with pytest.raises(ValueError, match=r"the op returned .*\(9,\) .*\(10,\)"):
+            comm.all_reduce(np.ones(10), short, algorithm="one_shot")
 
     on_threads(2, rank_main)
 
@@ -416,7 +515,7 @@ def test_interrupts_pass():
             raise KeyboardInterrupt
 
         mine = ringreduce.op(stop, commutative=True)
-        with pytest.raises((KeyboardInterrupt, ringreduce.PeerLost)) as caught:
+        with pytest.raises((KeyboardInterrupt, ringreduce.OpFailed)) as caught:
             comm.all_reduce(np.ones(3), mine)
         return caught.type is KeyboardInterrupt
 
