@@ -81,7 +81,7 @@ def works_in(suite: str, processor: str) -> bool:
 
 
 def works_with_musl(processor: str) -> bool:
-    """Tries the wheel with a Python for musl, in a Debian whose musl is as new as NumPy's wheel asks for (1.2.4)."""
+    """Tries the wheel with a Python for musl, on Debian 13: NumPy's wheel crashes with Debian 12's musl."""
     python = ROOT / "build" / f"python{OF_MUSL}-musl"
     if not (python / "bin" / "python3").exists():
         run(ROOT / "packaging" / "cpython.sh", OF_MUSL, python, CC="musl-gcc")
