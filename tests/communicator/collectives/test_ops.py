@@ -350,8 +350,14 @@ def test_an_exception_reaches_its_own_rank_and_the_others_learn_of_it(on_ranks, 
 
 
 def test_every_rank_raises_its_own_exception():
+    together = threading.Barrier(3)  # a rank that learns of another's exception first raises none of its own
+
     def rank_main(comm):
-        mine = ringreduce.op(lambda a, b: [][comm.rank], commutative=True)
+        def careless(a, b):
+            together.wait(60)
+            return [][comm.rank]
+
+        mine = ringreduce.op(careless, commutative=True)
         with pytest.raises(IndexError):
             comm.all_reduce(np.ones(1000), mine, algorithm="one_shot")
 
@@ -359,8 +365,11 @@ def test_every_rank_raises_its_own_exception():
 
 
 def test_an_exception_keeps_its_own_cause():
+    together = threading.Barrier(2)
+
     def rank_main(comm):
         def careful(a, b):
+            together.wait(60)
             try:
                 return a + {}["b"]
             except KeyError as missing:
@@ -374,9 +383,12 @@ def test_an_exception_keeps_its_own_cause():
 
 
 def test_calls_behind_it_fail_with_the_group():
+    together = threading.Barrier(2)
+
     def rank_main(comm):
         def stuck(a, b):
             entered.wait(60)
+            together.wait(60)
             raise ZeroDivisionError
 
         entered = threading.Event()
@@ -400,12 +412,15 @@ def test_an_exception_and_its_frames_are_not_kept():
     class Big:
         pass
 
+    together = threading.Barrier(2)
+
     def rank_main(comm):
         seen = []
 
         def careful(a, b):
             big = Big()
             seen.append(weakref.ref(big))
+            together.wait(60)
             raise ZeroDivisionError
 
         mine = ringreduce.op(careful, commutative=True)
@@ -427,8 +442,14 @@ def test_an_exception_and_its_frames_are_not_kept():
 
 
 def test_results_that_do_not_fit():
+    together = threading.Barrier(2)
+
     def rank_main(comm):
-        short = ringreduce.op(lambda a, b: a[:-1], commutative=True, name="short")
+        def first_but_one(a, b):
+            together.wait(60)
+            return a[:-1]
+
+        short = ringreduce.op(first_but_one, commutative=True, name="short")
         with pytest.raises(ValueError, match=r"the op returned .*\(9,\) .*\(10,\)"):
             comm.all_reduce(np.ones(10), short, algorithm="one_shot")
 

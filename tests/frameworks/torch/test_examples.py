@@ -129,6 +129,7 @@ def test_every_example_is_run():
         "llama_inference.py",
         "vllm_llama.py",
         "deepspeed_zero.py",
+        "lightgbm_data_parallel.py",
         "ray_train.py",
         "ray_collectives.py",
         "torchft_ddp.py",

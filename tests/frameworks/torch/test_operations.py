@@ -400,6 +400,11 @@ def _several():
                 call(wrong, options)
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.AVG
+    averages = [x.double() for x in own()]
+    group.allreduce(averages, options).wait()
+    for average in averages:
+        torch.testing.assert_close(average, torch.stack(everyone).double().sum(0) / world)
+    options.reduceOp = dist._make_nccl_premul_sum(2.0)
     with pytest.raises(RuntimeError, match="does not serve this reduce op"):
         group.allreduce([x, x.clone()], options)
     for call, options, tensors in (

@@ -7,7 +7,7 @@ layout. What Gloo refuses is not compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from itertools import product
 from typing import Any, NamedTuple
@@ -261,6 +261,7 @@ def groups(name: str) -> Tensors:
 def results(ranks: ThreadPoolExecutor, made: Tensors, operation: Callable[[Call], Tensors], *how: Any) -> Any:
     """The tensors of all ranks, or the error of one."""
     running = [ranks.submit(operation, Call(made[rank], rank, *how)) for rank in range(WORLD)]
+    wait(running)
     try:
         return [tensor for one in running for tensor in one.result()]
     except Exception as error:
@@ -277,7 +278,10 @@ def equal(x: Any, y: Any) -> bool:
 
 
 def ways(operation: Callable[[Call], Tensors]) -> Iterator[tuple[Any, ...]]:
-    yield from product(DTYPES, OPS if operation is allreduce else ["SUM"])
+    # One of Gloo's ranks cannot add sparse tensors of complex32, and the other waits for it until its timeout.
+    is_sparse = operation in (allreduce_sparse, allreduce_sparse_of_two)
+    dtypes = [one for one in DTYPES if not (is_sparse and one == torch.complex32)]
+    yield from product(dtypes, OPS if operation is allreduce else ["SUM"])
     yield from product([torch.float32, torch.int32], OPS if operation in REDUCTIONS[1:] else [])
     # Gloo writes past a number that it is to cut in two, and crashes where it is to add parts of those.
     cuts = operation in (alltoall_base, _reduce_scatter_base, reduce_scatter_tensor_coalesced)
@@ -294,6 +298,7 @@ def test_whatever_gloo_does_is_done_with_equal_results(operation):
             wanted = results(ranks, gloo, operation, *how)
             if isinstance(wanted, Exception):
                 refused.append(wanted)
+                gloo = groups("gloo")  # what the ranks had sent before is still on its way in the old one
                 continue
             compared += 1
             found = results(ranks, ours, operation, *how)
