@@ -1,10 +1,12 @@
-"""bench/training/published.py: its models have the published sizes, and its cheap cases agree."""
+"""bench/training/published: its models have the published sizes, and its cheap cases agree."""
 
 import pytest
 
 pytest.importorskip("pydantic")
 
-from bench.training.published import DILOCO, SHARES, imagenet_in_an_hour, large_runs, megatron, resnet, vgg16
+from bench.training.published.convolutional import imagenet_in_an_hour, resnet, vgg16
+from bench.training.published.long_runs import DILOCO, SHARES, large_runs
+from bench.training.published.transformers import megatron
 
 
 @pytest.mark.parametrize(

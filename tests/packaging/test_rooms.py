@@ -64,8 +64,7 @@ ROOMS = {
     "studies.measuring": [*STARTED, "studies.bench"],
     "studies.model": [*STARTED, *PUBLIC, "studies.bench", "studies.measuring", "studies.simulate"],
     "studies.plan": [
-        "start", "studies.pages", "studies.simulate", "studies.model", "training.compression",
-        "training.foundation.filling",
+        "start", "studies.pages", "studies.simulate", "studies.model", "training", *PUBLIC,
     ],
     "studies.study": [*STARTED, *PUBLIC, "studies"],
     "frameworks.mpi": STARTED,
