@@ -87,8 +87,9 @@ def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]
     carriers = sorted({without_transport(name)[1] or "" for name in asked_for})
     twins = {transport: _twin(comm, transport=transport) for transport in filter(None, carriers)}
     used = dict.fromkeys(twins.get(each, comm).transport for each in carriers)
-    # The interfaces are read before the peers open their own connections.
-    facts: Facts = {"transport": ", ".join(used), "interface": ", ".join(interfaces()) or "none"}
+    # The interfaces are read before the peers open their own connections. A forked rank also holds its parent's.
+    networks = interfaces() if set(used) != {"shm"} else []
+    facts: Facts = {"transport": ", ".join(used), "interface": ", ".join(networks) or "none"}
     if REPRODUCIBLE in asked_for:
         twins[REPRODUCIBLE] = _twin(comm, reproducible=True)
     peers, leave = _join_peers(comm, task.peers)
