@@ -41,6 +41,8 @@ def run(
     grace: float = 5.0,
     reproducible: bool | None = None,
     transport: Transport | None = None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
 ) -> list[Any]:
     """Starts rank processes on this host, calls ``function(comm, *args)`` in each, and returns the results.
 
@@ -57,6 +59,8 @@ def run(
         grace: the seconds that the other ranks have to end by themselves after one has failed.
         reproducible: as for :func:`ringreduce.init`.
         transport: as for :func:`ringreduce.init`.
+        max_blocks: as for :func:`ringreduce.init`.
+        priority: as for :func:`ringreduce.init`.
 
     Returns:
         A list of the function's results, by rank.
@@ -70,7 +74,14 @@ def run(
     if start not in ("fork", "spawn"):
         raise ValueError(f"start must be 'fork' or 'spawn', not {start!r}")
     values.whole(ranks, "ranks", 1)
-    check(timeout, reproducible, transport)
+    check(timeout, reproducible, transport, max_blocks=max_blocks, priority=priority)
+    options = {
+        "timeout": timeout,
+        "reproducible": reproducible,
+        "transport": transport,
+        "max_blocks": max_blocks,
+        "priority": priority,
+    }
     grace = values.seconds(grace, "grace", True)
     if start == "fork" and has_initialized_driver():
         raise Error(
@@ -86,18 +97,7 @@ def run(
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(
                 target=_rank_main,
-                args=(
-                    os.getpid(),
-                    function,
-                    rank,
-                    ranks,
-                    args,
-                    name,
-                    timeout,
-                    reproducible,
-                    transport,
-                    sending,
-                ),
+                args=(os.getpid(), function, rank, ranks, args, name, options, sending),
                 name=f"rank {rank}",
             )
             process.start()
@@ -158,16 +158,22 @@ def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFaile
 
 
 def _rank_main(
-    parent: int, function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str,
-    timeout: float, reproducible: bool | None, transport: Transport | None, pipe: Connection,
-) -> None:  # fmt: skip
+    parent: int,
+    function: Callable[..., Any],
+    rank: int,
+    ranks: int,
+    args: tuple[Any, ...],
+    name: str,
+    options: dict[str, Any],
+    pipe: Connection,
+) -> None:
     end_with_parent(parent)
     if _is_forked():
         _leave_threads_behind()
     with contextlib.suppress(Exception):  # a test runner's replacement of stderr has no file descriptor
         faulthandler.enable()
     try:
-        with init(rank, ranks, name, timeout=timeout, reproducible=reproducible, transport=transport) as comm:
+        with init(rank, ranks, name, **options) as comm:
             answer: tuple[bool, Any] = (True, function(comm, *args))
             message = pickle.dumps(answer)
     except BaseException as error:

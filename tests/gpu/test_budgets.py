@@ -179,9 +179,15 @@ def test_a_group_that_has_grown_has_them(tmp_path):
         assert used(grown) == (3, -1)
 
 
+def test_ranks_that_are_started_have_them():
+    library()
+    assert ringreduce.run(used, 1, start="spawn", max_blocks=3, priority=-1) == [(3, -1)]
+
+
 def test_bad_values_name_the_argument():
     [alone] = ringreduce.local_group(1)
     for make in (
+        lambda **how: ringreduce.run(used, 1, **how),
         lambda **how: ringreduce.init(0, 2, "nowhere", **how),
         lambda **how: ringreduce.join("nowhere", **how),
         lambda **how: ringreduce.local_group(2, **how),

@@ -129,7 +129,8 @@ class Options:
         max_blocks: as for :func:`ringreduce.init`.
         is_high_priority_stream: whether the group's streams have the priority -1, as with torch's NCCL backend.
 
-    Other objects with attributes of these names serve as well, such as ``ProcessGroupNCCL.Options``.
+    Other objects with attributes of these names serve as well. Of ``ProcessGroupNCCL.Options``, ``config.max_ctas`` is
+    the number of blocks if it is set, or else ``config.min_ctas``.
     """
 
     reproducible: bool | None = None
@@ -142,6 +143,10 @@ def _create(options: Any, given: Any) -> Any:
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
     wanted: dict[str, Any] = {one.name: getattr(given, one.name, one.default) for one in fields(Options)}
+    if not hasattr(given, "max_blocks"):
+        config = getattr(given, "config", None)  # of NCCL, which marks what is not set by a negative number
+        ctas = (getattr(config, "max_ctas", -1), getattr(config, "min_ctas", -1))
+        wanted["max_blocks"] = next((count for count in ctas if count > 0), None)
     return _make(
         *(options.store, options.group_rank, options.group_size, timeout, Options(**wanted)),
         global_ranks=options.global_ranks_in_group,
