@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ringreduce.build import cuda_library
+from tests.gpu import cuda_library
 from tests.gpu.ranks import Ranks, emulated_library
 from tests.gpu.test_ranks import arrays, errands, parts
 

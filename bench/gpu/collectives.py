@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 from contestants import (
     COLLECTIVES,
@@ -40,9 +42,9 @@ from contestants import (
 from record import append
 
 import ringreduce
-from ringreduce.build import cuda_library
-from ringreduce.build.cuda_library import Stream
 from ringreduce.text import byte_count, names, sizes
+from tests.gpu import cuda_library
+from tests.gpu.cuda_library import Stream
 
 SYMMETRIC = ("one_shot", "two_shot")
 Maker = Callable[[int], Contestant]  # from a number of elements

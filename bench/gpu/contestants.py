@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce.build import cuda_library, nccl_library
-from ringreduce.build.cuda_library import Event, Graph, Launch, Memory, Stream, captured
+from ringreduce.build import nccl_library
+from tests.gpu import cuda_library
+from tests.gpu.cuda_library import Event, Graph, Launch, Memory, Stream, captured
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # needed if ranks are threads; read on first use
 LIMIT = 60.0  # seconds after which a rank counts as hanging

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from record import append
 
-from ringreduce.build import cuda_library
 from ringreduce.text import byte_count, names, sizes
+from tests.gpu import cuda_library
 from tests.gpu.ranks import DoesNotFit, Ranks, emulated_library
 from tests.gpu.test_ranks import errands, parts
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # use the package 
 from contestants import BLOCKS, LIMIT, arrays_of, graph_of, seconds_on
 
 import ringreduce
-from ringreduce.build import cuda_library
+from tests.gpu import cuda_library
 
 Run = Callable[[], float]
 

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from record import append
 
 from ringreduce import _engine
-from ringreduce.build import cuda_library
-from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream
 from ringreduce.text import byte_count, names
+from tests.gpu import cuda_library
+from tests.gpu.cuda_library import Coded, Event, Launch, Memory, Stream
 
 COPIES = ["cudaMemcpyAsync", "copy kernel"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ringreduce import __version__, _engine
-from ringreduce.build import cuda_library
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "_built.txt"
@@ -16,11 +15,12 @@ def facts() -> dict[str, str]:
     """The sources and the targets of the build."""
     lines = INSTALLED.read_text().splitlines() if INSTALLED.exists() else []
     known = dict(line.split(": ", 1) for line in lines)
+    has_cuda = (PACKAGE / "libringreduce_cuda.so").exists()
     torches = sorted(path.name.split("-")[1] for path in PACKAGE.glob("_torch-*.so"))
     return {
         "commit": known.get("commit", "unknown"),
         "compiler": known.get("compiler", "unknown"),
-        "CUDA": known.get("CUDA", "unknown") if cuda_library.is_built() else "built without",
+        "CUDA": known.get("CUDA", "unknown") if has_cuda else "built without",
         "torch backend": ", ".join(dict.fromkeys(torches)) or "built on first use",
         "protocol": _engine.build_name().split("protocol ")[1],
     }

@@ -17,8 +17,7 @@ import time
 
 import numpy as np
 
-from ringreduce.build import cuda_library
-
+from . import cuda_library
 from .ranks import DoesNotFit, Ranks, emulated_library
 from .test_ranks import arrays, errands, parts
 
@@ -133,7 +132,7 @@ def launched_alone():
 
 EXPORTER = """
 import ctypes, sys
-from ringreduce.build import cuda_library
+from tests.gpu import cuda_library
 from tests.gpu.ranks import emulated_library
 
 lib = emulated_library() if "--emulated" in sys.argv else cuda_library

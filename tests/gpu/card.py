@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ringreduce.build import cuda_library
-from ringreduce.build.cuda_library import Launch, Memory
-
+from . import cuda_library
+from .cuda_library import Launch, Memory
 from .emulated import AROUND, PATTERN, addresses
 
 

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from ringreduce.build import cuda_library
-
+from . import cuda_library
 from .card import Card
 from .emulated import LIBRARY, Emulated
 from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
@@ -51,7 +50,7 @@ def gpu(request):
 
 @pytest.fixture(scope="session")
 def emulation():
-    """As ringreduce.build.cuda_library, without a card."""
+    """As tests.gpu.cuda_library, without a card."""
     if not EMULATED_LIBRARY.exists():
         pytest.skip("not built: make emulated")
     return emulated_library()

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ringreduce import _engine
-from ringreduce.build.cuda_library import Coded, spans
+
+from .cuda_library import Coded, spans
 
 LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libreduce_emulated.so"
 AROUND = 256  # bytes on both sides of a place

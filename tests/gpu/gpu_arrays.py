@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 import ringreduce
-from ringreduce.build import cuda_library
 
+from . import cuda_library
 from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, emulated_library

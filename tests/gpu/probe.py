@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "RINGREDUCE_TEST_CARD"
-ASK = "from ringreduce.build import cuda_library; print(cuda_library.why_not() or 'yes')"
+ASK = "from tests.gpu import cuda_library; print(cuda_library.why_not() or 'yes')"
 
 
 def _ask() -> str:

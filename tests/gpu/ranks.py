@@ -1,6 +1,6 @@
 """Ranks of one process, each with a stream of its own, and the kernels that are their parts of collectives.
 
-Through a module with the interface of ringreduce.build.cuda_library: libringreduce_cuda.so's, or of the library that
+Through a module with the interface of tests.gpu.cuda_library: libringreduce_cuda.so's, or of the library that
 emulates it, build/tests/libringreduce_cuda_emulated.so."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from ringreduce import _engine
-from ringreduce.build import cuda_library
 
+from . import cuda_library
 from .limits import PATIENCE
 from .probe import HAS_CARD
 
@@ -42,7 +42,7 @@ OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
 
 def emulated_library():
     """The module once more, for the other library: in a process there may be a card, too."""
-    name = "ringreduce.emulated_cuda_library"
+    name = "tests.gpu.emulated_cuda_library"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, cuda_library.__file__)
         module = importlib.util.module_from_spec(spec)

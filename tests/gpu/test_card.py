@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from ringreduce.build import cuda_library
-from ringreduce.build.cuda_library import Coded, Event, Launch, Memory, Stream, captured
 from tests.engine.reduce.wire_oracle import decode, encode
 
+from . import cuda_library
+from .cuda_library import Coded, Event, Launch, Memory, Stream, captured
 from .probe import HAS_CARD, WHY_NOT
 
 if not HAS_CARD:

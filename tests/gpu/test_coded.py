@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from ringreduce.build.cuda_library import Coded
 from tests.engine.reduce.reduce_oracle import assert_same_bits, bytes_of, combine
 from tests.engine.reduce.wire_oracle import BLOCK, COUNTS, KINDS, WIRES, decode, encode, values_of
+
+from .cuda_library import Coded
 
 ARRAYS = {"float32": "none", "float16": "fp16", "bfloat16": "bf16"}
 CARRIED = [(wire, "float32") for wire in WIRES] + [

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ringreduce.build import cuda_library
-
+from . import cuda_library
 from .probe import HAS_CARD
 from .programs import ran
 

@@ -12,7 +12,6 @@ SAME_VALUE = "threads that come at once make the same value"
 BY_ONE_THREAD = "only the thread that starts or ends the job"
 
 GUARDS = {
-    "build/cuda_library.py": {"_loaded": SAME_VALUE, "_own": "_making"},
     "communicator/communicator.py": {"_live": "Living"},
     "communicator/world.py": {"_choosing": "the fork", "_of_the_parent": "the fork", "_world": "_choosing"},
     "descriptors.py": {"_held": "_lock", "_lock": "the fork", "_users": "_lock"},

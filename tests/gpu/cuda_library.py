@@ -1,4 +1,4 @@
-"""Calls libringreduce_cuda.so from Python, for tests and benchmarks. The engine does not use this module.
+"""Calls libringreduce_cuda.so from Python, for tests and benchmarks.
 
 Arguments are raw addresses in the memory of the current CUDA device, and streams. None is a stream of this module's,
 one for each device. CUDA's default stream would wait for those of threads, where a kernel may wait for another rank.
@@ -21,9 +21,8 @@ import numpy as np
 from ringreduce import _engine
 
 LIBRARY = Path(  # found in the same way as by the engine
-    os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parents[1] / "libringreduce_cuda.so"
+    os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(_engine.__file__).with_name("libringreduce_cuda.so")
 )
-MOST_SPANS = 32  # of sources, and of destinations
 
 _loaded: ctypes.CDLL | None = None
 
