@@ -65,6 +65,14 @@ class Platform:
         return self.folder / "compiler" / libcxx.NAME
 
     @property
+    def library_license(self) -> Path:
+        return self._zig_program.parent / "lib" / "libcxx" / "LICENSE.TXT"
+
+    @property
+    def _zig_program(self) -> Path:
+        return self.folder / "zig" / "ziglang" / "zig"
+
+    @property
     def headers(self) -> Path:
         """A folder for headers that Debian's Pythons have outside of their own."""
         return self.folder / "compiler" / "include"
@@ -106,7 +114,7 @@ class Platform:
         return f'#!/bin/sh\nexec {gcc} {options} "$@" -Wno-error\n'
 
     def _zig(self, folder: Path) -> str:
-        zig = self.folder / "zig" / "ziglang" / "zig"
+        zig = self._zig_program
         if not zig.exists():
             run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", zig.parents[1], ZIG)
         return libcxx.script(zig, self.triplet, folder)

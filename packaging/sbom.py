@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
-from cyclonedx.model.license import DisjunctiveLicense
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -29,12 +29,11 @@ def library(
     loaded: bool = False, digest: str | None = None,
 ) -> Component:  # fmt: skip
     """Something that the wheel contains, or that it loads if it is installed beside it."""
-    known = {"id": license} if license and " " not in license else {"name": license}
     return Component(
         type=ComponentType.LIBRARY, name=name, version=version, description=description,
         bom_ref=f"{name}@{version}" if version else name, purl=PackageURL(kind, None, name, version),
         scope=ComponentScope.OPTIONAL if loaded else ComponentScope.REQUIRED,
-        licenses=[DisjunctiveLicense(**known)] if license else None,
+        licenses=[LicenseFactory().make_from_string(license)] if license else None,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else None,
     )  # fmt: skip
 

@@ -202,6 +202,8 @@ def in_cmake(python: Python, target: Platform) -> list[str]:
 def wheel(python: Python, target: Platform, along: Path, into: Path) -> None:
     """The wheel of what is built, with those modules, named for the oldest C library that it runs with."""
     shutil.rmtree(SOURCES / "build", ignore_errors=True)
+    if target.libc == "musl":
+        shutil.copy(target.library_license, SOURCES / "packaging" / "licenses" / "libcxx.txt")
     options = BUILD / "options.cfg"
     limited = "py_limited_api = cp312\n" if python.abi3 else ""
     options.write_text(f"[bdist_wheel]\nplat_name = linux_{target.processor}\n{limited}")

@@ -158,7 +158,7 @@ def test_packing_forgets_who_and_when(tmp_path):
 METADATA = """Metadata-Version: 2.4
 Name: ringreduce
 Version: 1.2.3
-License-Expression: Apache-2.0
+License-Expression: Apache-2.0 AND MIT
 Requires-Dist: numpy>=1.24
 Requires-Dist: matplotlib; extra == "plot"
 """
@@ -185,7 +185,7 @@ def test_bill_of_materials_is_cyclonedx(wheel):
     listed = json.loads(text)
     assert listed["metadata"]["timestamp"].startswith("2026-04-24")
     whole = listed["metadata"]["component"]
-    assert (whole["version"], whole["licenses"]) == ("1.2.3", [{"license": {"id": "Apache-2.0"}}])
+    assert (whole["version"], whole["licenses"]) == ("1.2.3", [{"expression": "Apache-2.0 AND MIT"}])
     assert {it["name"] for it in whole["components"]} == {name for name in WHEEL if ".so" in name}
     assert {(it["name"], it.get("version"), it["scope"]) for it in listed["components"]} == {
         ("nanobind", "3.1.0", "required"), ("robin-map", None, "required"), ("cuda-runtime", "12.8.93", "required"),

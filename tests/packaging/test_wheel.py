@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from importlib.metadata import version
+from importlib.metadata import PathDistribution, distribution, version
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,10 @@ from installation import BUILT, ROOT, by_make
 
 import ringreduce
 
+LICENSES = {f"packaging/licenses/{name}.txt" for name in ("nanobind", "robin-map")}
 BESIDE = {
-    *("CHANGELOG.md", "CMakeLists.txt", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
+    *("CHANGELOG.md", "CMakeLists.txt", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"),
+    *LICENSES,
 }
 MADE = {"PKG-INFO", "setup.cfg"}
 THERE_IS_TORCH = importlib.util.find_spec("torch") is not None
@@ -34,14 +36,18 @@ def sdist(tmp_path_factory):
     return folder / f"ringreduce-{ringreduce.__version__}.tar.gz"
 
 
+def tracked(*folders: str) -> set[str]:
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    return {name for name in listed if (ROOT / name).exists()}
+
+
 @needs_git
 def test_sdist_is_what_a_build_needs(sdist):
     with tarfile.open(sdist) as opened:
         names = {member.name.partition("/")[2] for member in opened if member.isfile()}
-    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "csrc", "ringreduce"]
-    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    sources = {name for name in listed if (ROOT / name).exists()}
-    assert {name for name in names - MADE if not name.startswith("ringreduce.egg-info/")} == sources | BESIDE
+    sources = tracked("csrc", "ringreduce") | BESIDE
+    assert {name for name in names - MADE if not name.startswith("ringreduce.egg-info/")} == sources
 
 
 def install(sdist: Path, folder: Path, options: str) -> Path:
@@ -72,6 +78,34 @@ def run_in(folder: Path, *words: str, **more: str) -> subprocess.CompletedProces
 def installed(sdist, tmp_path_factory):
     """A wheel of what make has built, which pip makes of the source distribution and installs."""
     return install(sdist, tmp_path_factory.mktemp("installed") / "env", f"RINGREDUCE_BUILT={BUILT}")
+
+
+def metadata_of(installed: Path) -> Path:
+    (info,) = installed.parent.glob("lib/python*/site-packages/ringreduce-*.dist-info")
+    return info
+
+
+@by_make
+@needs_git
+def test_wheel_is_the_package_and_what_was_built(installed):
+    info = metadata_of(installed)
+    files = {path.relative_to(info.parent).as_posix() for path in info.with_name("ringreduce").rglob("*")
+             if path.is_file()}  # fmt: skip
+    made = {name for name in files if name.endswith((".so", ".pyc")) or name.startswith("ringreduce/csrc/")}
+    assert files - made - {"ringreduce/_built.txt"} == tracked("ringreduce")
+
+
+@by_make
+def test_wheel_has_the_licenses_of_what_is_linked_into_it(installed):
+    info = metadata_of(installed)
+    named = PathDistribution(info).metadata.get_all("License-File")
+    assert {*named} == LICENSES | {"LICENSE"}
+    texts = {Path(name).stem: (info / "licenses" / name).read_text() for name in named}
+    linked = distribution("nanobind")
+    assert texts["nanobind"] == linked.read_text("licenses/LICENSE")
+    (header,) = (path for path in linked.files if path.name == "robin_map.h")
+    comment = re.match(r"/\*\*\n(.*?) \*/", linked.locate_file(header).read_text(), re.DOTALL)[1]
+    assert texts["robin-map"] == re.sub(r"^ \* ?", "", comment, flags=re.MULTILINE)
 
 
 @by_make
