@@ -1,7 +1,7 @@
 """Installs the wheels in dist where they belong, and tries them: make test-wheels. docs/installing.md has the results.
 
-Wheels for this machine are tried with its Pythons, those for arm64 with Debian's under qemu, and those for musl with a
-Python that packaging/cpython.sh builds for it.
+Wheels for glibc are tried with Debian's Pythons, those for arm64 under qemu, and those for this machine with its
+own Pythons, too; wheels for musl with a Python that packaging/cpython.sh builds for it.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ def for_others(version: str, processor: str, libc: str) -> list[str]:
     return [f"--python-version={version}", *(f"--platform={tag}_{processor}" for tag in TAGS[libc])]
 
 
+def has_wheel(version: str, processor: str) -> bool:
+    tag = f"cp{version.replace('.', '')}"
+    tags = [f"{tag}-{tag}", *(["cp312-abi3"] if tag >= "cp312" else [])]
+    made = [path.name for path in (ROOT / "dist").glob(f"ringreduce-*-manylinux*_{processor}.whl")]
+    return any(f"-{one}-" in name for one in tags for name in made)
+
+
 def works(python: str | Path, folder: Path) -> bool:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(folder)}
     return subprocess.run([python, folder / "smoke.py"], env=environment, cwd=folder).returncode == 0
@@ -94,12 +101,15 @@ def works_with_musl(processor: str) -> bool:
 
 def tried(processor: str, libc: str, pythons: Sequence[str]) -> dict[str, bool]:
     """What the wheel was tried with, and whether it works."""
-    if processor != platform.machine():
-        return {f"Debian {suite}": works_in(suite, processor) for suite in SUITES}
     if libc == "musl":
         return {f"Python {OF_MUSL}": works_with_musl(processor)}
-    there = [python for python in pythons if shutil.which(python)]
-    return {python: works(python, put(BUILD / Path(python).name, python)) for python in there}
+    is_here = processor == platform.machine()
+    there = [python for python in pythons if is_here and shutil.which(python)]
+    suites = [suite for suite, version in SUITES.items() if has_wheel(version, processor)]
+    return {
+        **{python: works(python, put(BUILD / Path(python).name, python)) for python in there},
+        **{f"Debian {suite}": works_in(suite, processor) for suite in suites},
+    }
 
 
 def main() -> None:
