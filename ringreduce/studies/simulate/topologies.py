@@ -119,7 +119,8 @@ class Topology(Table):
 class Flat(Topology):
     """All hosts on one switch that is never the bottleneck.
 
-    ``rate`` is that of each host's link: one rate, or a list with one for each host.
+    ``rate`` is that of each host's link: one rate, or a list with one for each host. With fewer ranks, the first hosts
+    have them.
     """
 
     kind: Literal["flat"] = "flat"
@@ -140,7 +141,9 @@ class Flat(Topology):
         return plan, hosts
 
     def for_world(self, world: int) -> Flat:
-        return self.model_copy(update={"hosts": self._hosts_for(world)})
+        hosts = self._hosts_for(world)
+        rate = self.rate[:hosts] if isinstance(self.rate, list) else self.rate
+        return self.model_copy(update={"hosts": hosts, "rate": rate})
 
 
 class FatTree(Topology):
