@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from ringreduce import _engine
 from ringreduce.errors import Error
 from ringreduce.start.local import local_group
 from ringreduce.studies.plan.job import Coder
+from ringreduce.studies.plan.overheads import clock_of
 from ringreduce.training import compression
 
 __all__ = ["measured_coders"]
 
-ROUNDS = 5
+ROUNDS, CPU = 5, torch.device("cpu")
 WIRES = ("bf16", "fp16", "int8", "fp8")
 LARGE, SMALL = [(1024, 1024)], [(64, 64)] * 16  # shapes of gradients: one large, and many small ones
 
@@ -102,12 +102,10 @@ def _of_addition(device: Any) -> float:
     return _median(lambda: target.index_add_(0, places, target[:count].clone()), device) / count
 
 
-def _median(call: Callable[[], Any], device: Any = None) -> float:
-    times = []
+def _median(call: Callable[[], Any], device: Any = CPU) -> float:
+    times, clock = [], clock_of(device)
     for _ in range(ROUNDS):
-        began = perf_counter()
+        began = clock()
         call()
-        if device is not None and device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(perf_counter() - began)
+        times.append(clock() - began)
     return median(times[1:])

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import median
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ import torch
 from ringreduce.studies.plan.job import Overhead
 from ringreduce.training.foundation.part import options
 
-__all__ = ["measured_overheads", "tensor_seconds"]
+__all__ = ["clock_of", "measured_overheads", "tensor_seconds"]
 
 SHAPES = ((2, 1), (2, 8), (12, 1))  # units, and linear layers in each
 WIDTH, ROUNDS = 16, 12
@@ -41,6 +41,22 @@ def measured_overheads(optimizer_class: str) -> dict[str, Overhead]:
     return {name: Overhead.model_validate(one) for name, one in found.items()}
 
 
+def clock_of(device: Any) -> Callable[[], float]:
+    """Returns the clock that times computations, in seconds.
+
+    If one thread computes, it is the processor's: whoever else uses the core does not count. On a GPU, it is read when
+    the device is done.
+    """
+    if device.type == "cuda":
+
+        def when_done() -> float:
+            torch.cuda.synchronize(device)
+            return perf_counter()
+
+        return when_done
+    return process_time if torch.get_num_threads() == 1 else perf_counter
+
+
 def tensor_seconds(optimizer: Any, device: Any) -> float:
     """Returns how long a step of an optimizer takes for each tensor, however small.
 
@@ -53,12 +69,10 @@ def tensor_seconds(optimizer: Any, device: Any) -> float:
         return 0.0
     for one in small:
         one.grad = torch.zeros_like(one)
-    times, clock = [], perf_counter if device.type == "cuda" else thread_time
+    times, clock = [], clock_of(device)
     for _ in range(ROUNDS):
         began = clock()
         like.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
         times.append(clock() - began)
     return median(times) / TENSORS
 

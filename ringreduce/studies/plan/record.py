@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ringreduce.studies.plan.coders import measured_coders
 from ringreduce.studies.plan.job import DTYPES, Job, Layer, Optimizer, Parameter
-from ringreduce.studies.plan.overheads import measured_overheads, tensor_seconds
+from ringreduce.studies.plan.overheads import clock_of, measured_overheads, tensor_seconds
 
 __all__ = ["record", "record_program"]
 
@@ -35,8 +34,9 @@ def record(
     """Records the training steps in the block, and writes the job to a file.
 
     A layer is a module with parameters of its own. The time between two layers belongs to the later one. Times are
-    medians over the steps, without the first two. On a GPU, the device is synchronised at each layer, so steps take
-    longer while they are recorded.
+    medians over the steps, without the first two. If one thread computes, they are the processor's times, so other
+    programs on its core do not count. On a GPU, the device is synchronised at each layer, so steps take longer while
+    they are recorded.
 
     Args:
         path: The JSON file.
@@ -125,7 +125,7 @@ class Recorder:
         self._device = next(
             (one.device for own in self._layers.values() for _, one in own), torch.device("cpu")
         )
-        self._on_gpu = self._device.type == "cuda"
+        self._on_gpu, self._clock = self._device.type == "cuda", clock_of(self._device)
         self._optimizer = optimizer
         self._spent: dict[tuple[str, str], list[float]] = defaultdict(list)  # by kind and layer: of each step
         self._now: dict[tuple[str, str], float] = defaultdict(float)  # of this step
@@ -157,9 +157,7 @@ class Recorder:
 
     def _pass_time(self) -> float:
         """Returns the seconds since the last call."""
-        if self._on_gpu:
-            torch.cuda.synchronize(self._device)
-        before, self._mark = self._mark, perf_counter()
+        before, self._mark = self._mark, self._clock()
         return self._mark - before
 
     def _begin(self, module: Any, _inputs: Any) -> None:
@@ -272,17 +270,10 @@ def _copy_rate(nbytes: int, device: Any) -> float:
     """
     size = min(max(nbytes, LEAST_COPIED), MOST_COPIED) // 4
     source, others = torch.ones(size, device=device), torch.ones(OTHERS * size, device=device)
-    target, times = torch.empty_like(source), []
+    target, times, clock = torch.empty_like(source), [], clock_of(device)
     for _ in range(5):
         others.add_(1)
-        _synchronize(device)
-        began = perf_counter()
+        began = clock()
         target.copy_(source)
-        _synchronize(device)
-        times.append(perf_counter() - began)
+        times.append(clock() - began)
     return 4 * size / statistics.median(times)
-
-
-def _synchronize(device: Any) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,5 +1,6 @@
 """Jobs that are recorded from real steps."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ pytest.importorskip("torch")
 import torch
 
 from ringreduce.studies.plan import read_job
+from ringreduce.studies.plan.overheads import clock_of
 from ringreduce.studies.plan.record import Recorder, record
+
+PAUSE = 0.1  # seconds
 
 
 def model():
@@ -49,6 +53,26 @@ def no_overheads(monkeypatch):
     monkeypatch.setattr("ringreduce.studies.plan.record.measured_overheads", lambda _optimizer_class: {})
 
 
+def test_what_else_uses_the_core_of_a_thread_does_not_count(tmp_path, no_overheads):
+    class Interrupted(torch.nn.Linear):
+        def forward(self, x):
+            time.sleep(PAUSE)
+            return super().forward(x)
+
+    made, threads = Interrupted(8, 8), torch.get_num_threads()
+    optimizer = torch.optim.SGD(made.parameters())
+    torch.set_num_threads(1)
+    try:
+        with record(tmp_path / "job.json", made, optimizer, samples=1):
+            for _ in range(4):
+                optimizer.zero_grad()
+                made(torch.randn(4, 8)).sum().backward()
+                optimizer.step()
+    finally:
+        torch.set_num_threads(threads)
+    assert read_job(tmp_path / "job.json").layers[0].forward_s < PAUSE / 2
+
+
 class LateDevice:
     """A GPU and a clock, emulated: what the GPU is asked for takes its time when it is synchronised."""
 
@@ -82,11 +106,11 @@ class LateDevice:
 def test_work_that_a_gpu_has_not_done_yet_counts_for_its_layer(monkeypatch):
     gpu = LateDevice()
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
-    monkeypatch.setattr("ringreduce.studies.plan.record.perf_counter", gpu.clock)
+    monkeypatch.setattr("ringreduce.studies.plan.overheads.perf_counter", gpu.clock)
     made = torch.nn.Sequential(gpu.layer(0.02), gpu.layer(0.002))
     optimizer = torch.optim.SGD(made.parameters())
     recorder = Recorder(made, optimizer)
-    recorder._on_gpu = True
+    recorder._on_gpu, recorder._clock = True, clock_of(torch.device("cuda"))
     with recorder.hooks:
         for _ in range(5):
             optimizer.zero_grad()
