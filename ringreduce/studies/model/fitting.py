@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
+from time import perf_counter, process_time, thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.optimize import least_squares
 
 from ringreduce import _engine, cores
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.arrays.arrays import empty
 from ringreduce.communicator.clocks import Clock
 from ringreduce.studies.bench.ours import ours
 from ringreduce.studies.bench.protocol import Buffers, Problem
@@ -45,6 +47,7 @@ STEPS, SMOOTH = 40, 0.03
 PASSES = 3  # over all measurements, so that a brief disturbance of the machine spoils only one of them
 LONG = 0.3  # seconds: once a call takes this long, larger buffers are left out
 LEAST = 5  # iterations, whatever the budget
+BUSY, MOST = 0.02, 500  # seconds and calls in which the time of the progress thread is measured
 
 
 class Point(NamedTuple):
@@ -73,7 +76,7 @@ def fit(
         sizes: Buffer sizes in bytes. None means 18 sizes from 16 B to 96 MiB inside hosts, and 11 up to 48 MiB
             between hosts.
         training: Whether to measure as training calls collectives: on buffers in shared memory, by the progress
-            thread. Otherwise buffers are ordinary, and calls are blocking.
+            thread, whose time on its core is measured as well. Otherwise buffers are ordinary, and calls are blocking.
 
     Returns:
         The model, the same on all ranks.
@@ -95,9 +98,11 @@ def fit(
     groups = {"inside": widest, "between": [ranks[0] for ranks in comm.hosts]}
     found: dict[str, Costs] = {}
     for place, members in groups.items():
-        points = _measured(comm, members, sizes or SIZES[place], budget, training)
+        points, busy = _measured(comm, members, sizes or SIZES[place], budget, training)
         if points and comm.rank == 0:
-            found[place] = fit_costs(points, count, place)
+            found[place] = fit_costs(points, count, place).model_copy(
+                update={"busy": [busy[nbytes] for nbytes in sorted(busy)]}
+            )
     own = Model(made=made, cores=count, **found) if comm.rank == 0 else None
     model: Model = comm.broadcast_object(own)
     return model
@@ -105,25 +110,29 @@ def fit(
 
 def _measured(
     comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float, training: bool
-) -> list[Point]:
-    """Measures up to three worlds of these ranks. Every rank of comm gets the results."""
+) -> tuple[list[Point], dict[int, float]]:
+    """Measures up to three worlds of these ranks, and how busy cores are. Every rank of comm gets the results."""
     names = of_their_own("all_reduce")
-    mine = list[Point]()
+    mine, busy = list[Point](), dict[int, float]()
     for world in sorted({2, max(len(members) // 2, 2), len(members)}) if len(members) > 1 else ():
         group = comm.split(0 if comm.rank in members[:world] else None)
         if group is not None:
             with group, on_cores_of_their_own(group):
-                mine += measure_points(group, names, sizes, budget, training=training)
+                mine += (points := measure_points(group, names, sizes, budget, training=training))
+                busy |= measure_busy(group, points) if training else {}
         comm.barrier()
-    everybodys: list[Point] = comm.broadcast_object(mine, members[0])
+    everybodys: tuple[list[Point], dict[int, float]] = comm.broadcast_object((mine, busy), members[0])
     return everybodys
 
 
 @contextmanager
 def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
-    """Binds the ranks of a host to its cores in turn, as ringreduce bench does, while the context is open."""
+    """Binds the ranks of a host to its cores in turn, as ringreduce bench does, while the context is open.
+
+    Hosts with a rank each may be containers of one machine, so their ranks are on different cores, too.
+    """
     usable = os.sched_getaffinity(0)
-    cores.bind(comm.local_rank)
+    cores.bind(comm.rank if len(comm.hosts) == comm.size else comm.local_rank)
     try:
         yield
     finally:
@@ -147,6 +156,28 @@ def measure_points(
             if min(times) > LONG:
                 break
     return [Point(name, comm.size, nbytes, float(np.median(each))) for (name, nbytes), each in found.items()]
+
+
+def measure_busy(comm: Communicator, points: Sequence[Point]) -> dict[int, float]:
+    """Returns, for each measured size, the part of an all-reduce in which the progress thread keeps a core busy.
+
+    The simulator knows the time of messages, but not who spends it: the network, or the kernel on the rank's core.
+    """
+    shares = dict[int, float]()
+    for nbytes in sorted({point.nbytes for point in points}):
+        seconds = min(point.seconds for point in points if point.nbytes == nbytes)
+        buffer = np.asarray(empty(nbytes // 4, "float32"))
+        buffer[:] = 0
+        call = partial(comm.all_reduce, buffer, async_op=True)
+        call().wait()
+        comm.barrier()
+        began, used = perf_counter(), process_time() - thread_time()
+        for _ in range(round(min(max(BUSY / seconds, LEAST), MOST))):
+            call().wait()
+        used = process_time() - thread_time() - used
+        shares[nbytes] = min(used / (perf_counter() - began), 1.0)
+    most = comm.all_reduce(np.array(list(shares.values())), "max")
+    return dict(zip(shares, most.tolist(), strict=True))
 
 
 def fit_costs(points: Sequence[Point], cores: int, place: str = "inside") -> Costs:

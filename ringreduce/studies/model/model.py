@@ -36,12 +36,15 @@ class Costs(Table):
             a byte.
         corrections: For each algorithm and world, the logarithm at each of ``sizes`` of the measured time of an
             all-reduce divided by the time that the costs give. Algorithms that were not measured have none.
+        busy: At each of ``sizes``, the part of an all-reduce in which the progress thread keeps a rank's core busy.
+            Empty if it was not measured.
         errors: The median and the 90th percentile of the relative errors of the fit, without the corrections.
     """
 
     sizes: list[int] = Field(min_length=1)
     seconds: dict[str, list[float]]
     corrections: dict[str, dict[int, list[float]]] = Field(default_factory=dict)
+    busy: list[float] = Field(default_factory=list)
     errors: tuple[float, float]
 
     @model_validator(mode="after")
@@ -49,6 +52,7 @@ class Costs(Table):
         if missing := set(CAUSES) - set(self.seconds):
             raise ValueError(f"seconds: missing {', '.join(sorted(missing))}")
         rows = [*self.seconds.values(), *(row for rows in self.corrections.values() for row in rows.values())]
+        rows += [self.busy] if self.busy else []
         if any(len(row) != len(self.sizes) for row in rows):
             raise ValueError(f"a list does not have one value for each of the {len(self.sizes)} sizes")
         return self
@@ -201,6 +205,9 @@ class Model(Table):
         # Several hosts with several ranks each were not measured, so there is no correction for them.
         one_host = network.topology.ranks_per_host == world
         costs = self.inside if one_host else self.between if network.topology.ranks_per_host == 1 else None
+        if costs is not None and costs.busy:
+            busy = float(np.interp(math.log(max(nbytes, 1)), np.log(costs.sizes), costs.busy))
+            outcome = replace(outcome, busy_cores=[busy] * len(outcome.busy_cores))
         if costs is None or collective != "all_reduce" or schedules.custom(outcome.algorithm, collective):
             return outcome
         seconds = outcome.seconds * costs.correction(outcome.algorithm, world, nbytes)

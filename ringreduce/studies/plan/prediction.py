@@ -188,8 +188,9 @@ def _of_exchange(one: Operation, exchange: Exchange, cluster: Cluster) -> Demand
     outcome = exchange.outcome
     shares = {f"{LINK} {one.stage}": max(outcome.busy.values(), default=0.0)}
     if cluster.device.kind == "cpu":
-        busy = max(outcome.busy_cores, default=0.0) / max(cluster.cores_of_a_rank, 1)
-        shares[f"{CORE} {one.stage}"] = busy
+        # Ranks that share a core keep it busy together.
+        busy = max(outcome.busy_cores, default=0.0) / cluster.cores_of_a_rank
+        shares[f"{CORE} {one.stage}"] = min(busy, 1.0)
     return Demand(outcome.seconds * one.times, shares)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("scipy")
 
 import ringreduce
 from ringreduce.model import Costs, Model, fit
-from ringreduce.model.fitting import Point, fit_costs
+from ringreduce.model.fitting import Point, fit_costs, on_cores_of_their_own
 from ringreduce.model.model import of_their_own
 from tests.conftest import needs_libfabric, on_threads
 
@@ -103,6 +103,22 @@ def test_a_model_of_messages_between_hosts(transport, monkeypatch):
     assert (used, model) == other
     assert used == model.made["transport"] == model.network(2, 64).transport == transport
     assert model.predict("ring", 64 << 20, 2).seconds > model.predict("ring", 8 << 10, 2).seconds
+
+
+def test_hosts_that_share_a_machine_are_measured_on_different_cores():
+    usable = os.sched_getaffinity(0)
+
+    def rank_main(comm):
+        os.environ["RINGREDUCE_HOST"] = str(comm.rank)
+        with (
+            ringreduce.init(comm.rank, comm.size, comm.all_gather_object, timeout=60) as apart,
+            on_cores_of_their_own(apart),
+        ):
+            return len(apart.hosts), os.sched_getaffinity(0)
+
+    found = ringreduce.run(rank_main, 2)
+    assert [hosts for hosts, _ in found] == [2, 2]
+    assert len(found[0][1] | found[1][1]) == min(2, len(usable))
 
 
 def test_errors_are_one_line(tmp_path):

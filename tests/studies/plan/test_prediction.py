@@ -64,6 +64,15 @@ def test_communication_on_shared_cores_slows_the_computation():
     assert shared.exposed == pytest.approx(exchanged, rel=0.05) and apart.exposed < 0.3 * shared.exposed
 
 
+def test_ranks_that_share_a_core_hide_nothing():
+    """Each is busy for half of a collective, and the core for all of it."""
+    place = of_cpus(1, 4, 2)
+    found = predict(job(layers=8), place, strategy("ddp:bucket_mb=2"), 4)
+    sent = [one.operation for one in found.timeline if one.operation.collective]
+    alone = sum(place.exchange(one.collective, one.nbytes, 4).outcome.seconds for one in sent)
+    assert found.exposed == pytest.approx(alone, rel=0.1)
+
+
 def test_ranks_without_a_core_of_their_own_compute_in_turns():
     found = predict(job(), of_cpus(1, 4, 2, "1000 GB/s"), strategy("ddp"), 4)
     assert found.compute_s == pytest.approx(2 * ALONE) and found.efficiency == pytest.approx(0.5, rel=0.01)
@@ -95,3 +104,10 @@ def test_more_memory_than_there_is_does_not_fit():
     assert not predict(job(), cluster(memory="20 MB"), strategy("ddp"), 4).fits
     assert predict(job(), cluster(memory="20 MB"), strategy("zero1"), 4).fits is False
     assert predict(job(), cluster(memory="40 MB"), strategy("zero1"), 4).fits
+
+
+def test_hosts_with_unequal_links_wait_for_the_slowest():
+    unequal = cluster(hosts=4, rate=[1e9, 1e9, 1e9, 1e7])
+    slow = predict(job(), cluster(hosts=4, rate=1e7), strategy("ddp"), 4).seconds
+    assert predict(job(), unequal, strategy("ddp"), 4).seconds == pytest.approx(slow, rel=0.05)
+    assert predict(job(), unequal, strategy("ddp"), 2).seconds < 0.1 * slow  # the first two
