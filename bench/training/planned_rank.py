@@ -1,13 +1,12 @@
-"""One rank of planned.py: fits the costs of collectives, records each model, predicts its steps, and measures them."""
+"""One rank of planned.py: fits the costs of collectives, records each model, and measures its steps."""
 
 from __future__ import annotations
 
 import json
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 import ringreduce
 from bench.training.between_hosts import add_rank_options, joined
 from bench.turns import chain, in_turns, step_of
-from ringreduce.plan import Cluster, Device, predict, read_job, strategy
+from ringreduce.plan import read_job
 from ringreduce.studies.model import Model, fit
 
 SIDE_BY_SIDE = "side by side"
@@ -43,7 +42,7 @@ SHAPES = [
 
 
 def planned(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Returns a row for each model and strategy on rank 0: its measured and predicted seconds."""
+    """Returns what each turn measured: the costs of collectives, the recorded models, and the times of their steps."""
     import torch
 
     from ringreduce import elastic
@@ -52,10 +51,10 @@ def planned(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]
     elastic.init_process_group(comm)
     turns = [turn(comm, options, folder) for _ in range(options.turns)]
     torch.distributed.destroy_process_group()
-    return [combined(rows) for rows in zip(*turns, strict=True)]
+    return turns
 
 
-def turn(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]:
+def turn(comm: Any, options: Namespace, folder: Path) -> dict[str, Any]:
     """Fits the costs of collectives, records the models, and measures their steps, all within a few minutes."""
     from ringreduce.studies.plan.overheads import measured_overheads
 
@@ -66,48 +65,31 @@ def turn(comm: Any, options: Namespace, folder: Path) -> list[dict[str, Any]]:
         if options.model
         else fit(comm, options.budget / options.turns, BETWEEN if hosts > 1 else None, training=True)
     )
-    # Hosts that are namespaces of one machine share its cores, too.
-    cores = os.cpu_count() or 1
-    cluster = Cluster(costs, Device(kind="cpu", cores=cores / comm.size), each)
-    rows = []
+    models = []
     for shape in SHAPES:
-        job = recorded(comm, shape, folder / f"{shape.width}-{comm.rank}.json", cores)
-        measured = times(comm, shape, options)
-        for name in options.strategies if comm.rank == 0 else ():
-            found = predict(job, cluster, strategy(name), comm.size)
-            rows.append(
-                {
-                    "shape": shape.name, "strategy": name, "measured": measured[name],
-                    "beside": measured[SIDE_BY_SIDE], "predicted": found.seconds, "causes": found.causes,
-                    "alone": max(1.0, comm.size / cores) * found.samples / found.world / found.one_rank,
-                }
-            )  # fmt: skip
-    return rows
+        job = recorded(comm, shape, folder / f"{shape.width}-{comm.rank}.json")
+        models.append({"shape": shape.name, "job": job, "times": times(comm, shape, options)})
+    return {
+        "world": comm.size, "ranks_per_host": each, "machine_cores": os.cpu_count() or 1,
+        "costs": costs.model_dump(exclude_none=True), "models": models,
+    }  # fmt: skip
 
 
-def combined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the medians over the turns. An error is that of a turn: both of its times had the same minutes."""
-    found = {key: median(row[key] for row in rows) for key in ("measured", "beside", "predicted", "alone")}
-    error = median(row["predicted"] / row["measured"] - 1 for row in rows)
-    return {**rows[-1], **found, "error": error, "turns": rows}
+def recorded(comm: Any, shape: Shape, path: Path) -> Any:
+    """Returns the job that rank 0 recorded, as in its file, while all others did the same.
 
-
-def recorded(comm: Any, shape: Shape, path: Path, cores: int) -> Any:
-    """Returns the job that rank 0 recorded, while a rank on each other core did the same.
-
-    Cores share the memory and its bandwidth, so computations take longer if all of them compute.
+    Ranks share the memory, its bandwidth and caches, so computations take longer if all of them compute.
     """
     from ringreduce.studies.plan.record import record
 
     comm.barrier()
-    if comm.rank < cores:
-        module, optimizer = made(shape)
-        step = step_of(module, shape.samples, shape.width, optimizer)
-        with record(path, module, optimizer, shape.samples):
-            for _ in range(RECORDED):
-                step()
+    module, optimizer = made(shape)
+    step = step_of(module, shape.samples, shape.width, optimizer)
+    with record(path, module, optimizer, shape.samples):
+        for _ in range(RECORDED):
+            step()
     comm.barrier()
-    return read_job(path) if comm.rank == 0 else None
+    return read_job(path).model_dump(exclude_defaults=True) if comm.rank == 0 else None
 
 
 def made(shape: Shape) -> tuple[Any, Any]:
@@ -152,14 +134,14 @@ def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
     return step_of(wrapped, *size, optimizer)
 
 
-def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, float]:
-    """Returns the median over rounds of the slowest rank's seconds for a step."""
+def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, list[float]]:
+    """Returns the slowest rank's seconds for a step with each strategy, for each round."""
     steps = {name: contestant(name, comm, shape) for name in options.strategies}
     module, optimizer = made(shape)
     steps[SIDE_BY_SIDE] = step_of(module, shape.samples, shape.width, optimizer)
     found = in_turns(steps, options.rounds, EVERY, comm.barrier)
     slowest = comm.all_reduce(np.array(list(found.values())), "max")
-    return {name: float(median(row)) for name, row in zip(found, slowest, strict=True)}
+    return dict(zip(found, slowest.tolist(), strict=True))
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -173,16 +155,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def main() -> None:
-    """Runs a rank on one of several hosts. The first prints the rows as JSON."""
+    """Runs a rank on one of several hosts. The first prints the turns as JSON."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_options(parser)
     add_rank_options(parser)
     parser.add_argument("--ranks", type=int, required=True)
     options = parser.parse_args()
     with joined(options, options.ranks, 120.0) as (comm, _):
-        rows = planned(comm, options, options.folder)
+        turns = planned(comm, options, options.folder)
     if options.rank == 0:
-        print(json.dumps(rows), flush=True)
+        print(json.dumps(turns), flush=True)
 
 
 if __name__ == "__main__":
