@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import numpy as np
@@ -167,6 +168,25 @@ def test_a_rank_that_skips_a_call(count):
         assert "call #2" in str(error), error
         assert "rank 0: broadcast(" in str(error)
         assert "rank 1: all_reduce(" in str(error)
+
+
+def _run_ahead(comm, board):
+    comm.barrier()
+    with pytest.raises(ringreduce.MismatchError) as caught:
+        for _ in range(1000):
+            comm.broadcast(_x()) if comm.rank == 0 else comm.all_reduce(_x())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_root_that_runs_ahead(count):
+    """As far as it can, while another rank waits for it in another call."""
+    for outcome in Ranks(_run_ahead, count).outcomes():
+        assert "call #2" in outcome.value and "rank 1: all_reduce(" in outcome.value
+        lost = (
+            "rank 0: is many calls further" in outcome.value and os.environ["RINGREDUCE_TRANSPORT"] != "shm"
+        )
+        assert lost or "rank 0: broadcast(" in outcome.value
 
 
 def _receive_other(comm, board):

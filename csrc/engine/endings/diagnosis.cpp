@@ -168,7 +168,9 @@ std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
     calls.clear();
   }
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    text << " rank " << r << ": " << (calls[r].empty() ? "has not made this call" : calls[r]) << ";";
+    const bool past = calls[r].empty() && begun(static_cast<int>(r)) > number;
+    if (calls[r].empty()) calls[r] = past ? "is many calls further" : "has not made this call";
+    text << " rank " << r << ": " << calls[r] << ";";
   }
   text << " rank " << transport_.rank << " noticed this in a message from rank " << peer;
   return text.str();

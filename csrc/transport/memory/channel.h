@@ -27,9 +27,8 @@
 namespace ringreduce {
 
 inline constexpr std::size_t cache_line = 64;
-inline constexpr std::uint32_t channel_depth = 16;  // the most messages in flight to one peer on a lane
 inline constexpr std::size_t inline_bytes = Transport::broadcast_slot_bytes;
-inline constexpr int record_depth = 16;
+inline constexpr std::uint32_t most_records = 256;
 inline constexpr int cores_told = 64;        // cores whose numbers are equal modulo this share a Busy
 inline constexpr int most_surviving = 1024;  // the most ranks that an agreement on survivors supports
 
@@ -95,9 +94,9 @@ struct alignas(cache_line) Header {
   std::atomic<std::uint32_t> accesses;                     // that the owner has begun and not ended
   alignas(cache_line) std::atomic<std::uint32_t> closed;
   alignas(cache_line) std::atomic<std::uint32_t> record_next;
-  Record records[record_depth];
-  std::atomic<std::uint64_t> histories[record_depth];  // of the records; waiting peers compare them
-  char reason[2048];                                   // why the owner aborted the others
+  std::atomic<std::uint64_t> histories[most_records];  // of the records; waiting peers compare them
+  Record records[most_records];
+  char reason[2048];  // why the owner aborted the others
   SharedBoard board;
   Busy busy[cores_told];
 };
@@ -115,10 +114,17 @@ struct SegmentLayout {
         arena(align(acks + sizeof(Acks) * world, 4096)),
         bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
 
-  // The number of slots to one peer, a power of two. Those of many ranks would fill the cores' caches.
+  // The number of slots to one peer, a power of two: the most messages in flight to it. Small messages take
+  // the first lane. Where no rank answers, as in broadcasts, it lets the sender run ahead, so that it seldom
+  // waits, and ranks that share a core seldom take turns. Those of many ranks would fill the cores' caches.
   std::uint32_t depth_of(int lane) const {
-    return lane < Transport::collective_lanes && world > 8 ? 4 : channel_depth;
+    if (lane >= Transport::collective_lanes) return 16;
+    if (world > 8) return 4;
+    return lane == 0 ? 128 : 16;
   }
+  // The number of calls on record, a power of two. A rank that is ahead must still be known to have made the
+  // calls that its peers are in.
+  std::uint32_t record_depth() const { return world > 8 ? 16 : most_records; }
   static std::size_t align(std::size_t n, std::size_t to = cache_line) { return (n + to - 1) / to * to; }
 
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
@@ -133,9 +139,9 @@ struct SegmentLayout {
     return reinterpret_cast<Slot*>(base + slots) + slots_before(lane) + peer * depth_of(lane);
   }
   std::size_t slots_before(int lane) const {
-    const auto of_collectives = static_cast<std::size_t>(std::min(lane, Transport::collective_lanes));
-    const std::size_t of_messages = static_cast<std::size_t>(lane) - of_collectives;
-    return (of_collectives * depth_of(0) + of_messages * channel_depth) * static_cast<std::size_t>(world);
+    std::size_t depth = 0;
+    for (int before = 0; before < lane; ++before) depth += depth_of(before);
+    return depth * static_cast<std::size_t>(world);
   }
   Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
   // The lanes of point-to-point messages share the space of one lane of the collectives. Most of it is for

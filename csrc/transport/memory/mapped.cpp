@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "transport/interface/wait.h"
+#include "transport/memory/pages.h"
 
 namespace ringreduce {
 namespace {
@@ -88,6 +89,7 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
       Out& o = out(lane, peer);
       In& i = in(lane, peer);
       o.mask = i.mask = layout_.depth_of(lane) - 1;
+      o.arena_start.resize(layout_.depth_of(lane));
       o.slots = layout_.slots_to(segments_[rank].get(), peer, lane);
       o.acknowledged = &layout_.acks_of(theirs, rank).consumed[lane];
       i.slots = layout_.slots_to(theirs, rank, lane);
@@ -338,17 +340,19 @@ void MappedTransport::ring(int peer) {
 void MappedTransport::record(const Record& record) {
   Header& own = header(rank);
   const std::uint32_t next = own.record_next.load(order::relaxed);
-  own.records[next % record_depth] = record;
-  own.histories[next % record_depth].store(record.history, order::history_written);
+  const std::uint32_t place = next & (layout_.record_depth() - 1);
+  own.records[place] = record;
+  own.histories[place].store(record.history, order::history_written);
   own.record_next.store(next + 1, order::call_recorded);
 }
 
 std::vector<Record> MappedTransport::records(int of_rank) {
   const Header& theirs = header(of_rank);
   const std::uint32_t next = theirs.record_next.load(order::calls_seen);
+  const std::uint32_t depth = layout_.record_depth();
   std::vector<Record> recent;
-  for (std::uint32_t n = next < record_depth ? 0 : next - record_depth; n != next; ++n) {
-    recent.push_back(theirs.records[n % record_depth]);
+  for (std::uint32_t n = next < depth ? 0 : next - depth; n != next; ++n) {
+    recent.push_back(theirs.records[n & (depth - 1)]);
   }
   return recent;
 }

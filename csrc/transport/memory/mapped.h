@@ -89,8 +89,8 @@ class MappedTransport : public Transport {
     std::uint32_t mask = 0;                              // the number of slots - 1
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
-    std::uint32_t known = 0;                        // the last value read of *acknowledged
-    std::uint64_t arena_start[channel_depth] = {};  // of each slot's payload, or `nothing`
+    std::uint32_t known = 0;                 // the last value read of *acknowledged
+    std::vector<std::uint64_t> arena_start;  // of each slot's payload, or `nothing`
   };
   struct In {
     Slot* slots = nullptr;

@@ -237,20 +237,21 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
 // begun.
 void MappedTransport::check_agreement() {
   const Header& own = header(rank);
+  const std::uint32_t depth = layout_.record_depth();
   const std::uint32_t mine = own.record_next.load(order::calls_seen);
   for (int peer = 0; peer < world; ++peer) {
     const Header& other = header(peer);
     const std::uint32_t theirs = other.record_next.load(order::calls_seen);
     const std::uint32_t common = std::min(mine, theirs);
     if (common == 0) continue;
-    const std::uint32_t place = (common - 1) % record_depth;
+    const std::uint32_t place = (common - 1) & (depth - 1);
     const std::uint64_t here = own.histories[place].load(order::relaxed);
     const std::uint64_t there = other.histories[place].load(order::relaxed);
     std::atomic_thread_fence(order::history_seen);
     // A later call may have overwritten either by now.
     const std::uint32_t latest =
         std::max(own.record_next.load(order::relaxed), other.record_next.load(order::relaxed));
-    if (here != there && latest - common < record_depth - 1) throw Disagreement{name_of(peer)};
+    if (here != there && latest - common < depth - 1) throw Disagreement{name_of(peer)};
   }
 }
 
