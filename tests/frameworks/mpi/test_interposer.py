@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -105,12 +106,12 @@ def test_ops_of_programs_that_differ_between_ranks(mpi, preload, algorithm):
     assert (ended.counts()["MPI_Allreduce"][0] > 0) == (not algorithm)
 
 
-@pytest.mark.parametrize("how", ["function", "commutes", "predefined"])
+@pytest.mark.parametrize("how", ["function", "commutes", "predefined", "fails"])
 def test_ranks_whose_ops_differ(mpi, preload, tmp_path, how):
     said = tmp_path / "said"
     mpi.run(
         3,
-        mpi.compile("disagreeing.c"),
+        mpi.compile("disagreeing.c", libraries=["-rdynamic"]),
         how,
         said,
         preload=preload,
@@ -122,6 +123,9 @@ def test_ranks_whose_ops_differ(mpi, preload, tmp_path, how):
     for rank, line in enumerate(lines):
         if how == "function":  # as with the library: nobody finds it, and every call ends
             assert line == f"rank {rank}: nothing"
+        elif how == "fails":
+            assert line.startswith(f"rank {rank}: ringreduce: the program's op failed on rank 1 in "), line
+            assert re.search(r": MPI_Reduce_local: .*MPI_(ERR_)?OP", line, re.IGNORECASE), line
         else:
             assert line.startswith(f"rank {rank}: ringreduce: "), line
             assert "user-defined" in line, line

@@ -1,8 +1,7 @@
 #include "fronts/mpi/interpose/programs_op.h"
 
-#include <stdexcept>
-
 #include "fronts/mpi/interpose/types.h"
+#include "transport/interface/errors.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -10,6 +9,13 @@ namespace {
 bool does_commute(MPI_Op op) {
   int commutes = 0;
   return PMPI_Op_commutative(op, &commutes) == MPI_SUCCESS && commutes != 0;
+}
+
+std::string in_words(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "an unknown error";
+  int length = 0;
+  PMPI_Error_string(code, text, &length);
+  return text;
 }
 
 }  // namespace
@@ -27,9 +33,8 @@ ProgramsOp::ProgramsOp(MPI_Op op, MPI_Datatype type, bool does_commute, std::siz
 
 // The engine's blocks are short enough for an int.
 void ProgramsOp::apply(const void* left, void* right, std::size_t count, DType /*dtype*/) const {
-  if (PMPI_Reduce_local(left, right, static_cast<int>(count), type_, op_) != MPI_SUCCESS) {
-    throw std::runtime_error("MPI_Reduce_local failed with the program's op");
-  }
+  const int code = PMPI_Reduce_local(left, right, static_cast<int>(count), type_, op_);
+  if (code != MPI_SUCCESS) throw OpFailed("the program's op", "MPI_Reduce_local: " + in_words(code));
 }
 
 }  // namespace ringreduce::mpi

@@ -59,10 +59,27 @@ static void check(const uint64_t* maps, int ranks, int first, int count) {
   for (int i = 0; i < count; ++i) CHECK(maps[i] == expected(ranks, first + i));
 }
 
+// Blocks of which one is empty, or blocks that grow with the rank: in place, a result then lies partly over
+// the rank's own values.
+static void test_uneven(int form, int block, int growing, MPI_Op op, MPI_Comm comm) {
+  static uint64_t in[MOST], out[MOST];
+  int ranks, counts[16], offset = 0;
+  MPI_Comm_size(comm, &ranks);
+  for (int i = 0; i < ranks; ++i) {
+    counts[i] = growing ? 2 * block * (i + 1) / (ranks + 1) : i == 1 ? 0 : block;
+    if (i < suite_rank) offset += counts[i];
+  }
+  fill(in, block * ranks);
+  call_reduce_scatter(form, in, out, counts, MPI_UINT64_T, op, comm);
+  check(out, ranks, offset, counts[suite_rank]);
+  call_reduce_scatter(form, MPI_IN_PLACE, in, counts, MPI_UINT64_T, op, comm);
+  check(in, ranks, offset, counts[suite_rank]);
+}
+
 static void test_order(int form, int n, MPI_Op op, MPI_Comm comm) {
   static uint64_t in[MOST], out[MOST];
   const MPI_Datatype type = expected_type = MPI_UINT64_T;
-  int ranks, counts[16], offset = 0;
+  int ranks;
   MPI_Comm_size(comm, &ranks);
   const int root = ranks - 1, block = n / ranks;
   fill(in, n);
@@ -79,14 +96,8 @@ static void test_order(int form, int n, MPI_Op op, MPI_Comm comm) {
   if (suite_rank > 0) check(out, suite_rank, 0, n);
   call_reduce_scatter_block(form, in, out, block, type, op, comm);
   check(out, ranks, block * suite_rank, block);
-  for (int i = 0; i < ranks; ++i) {
-    counts[i] = i == 1 ? 0 : block;
-    if (i < suite_rank) offset += counts[i];
-  }
-  call_reduce_scatter(form, in, out, counts, type, op, comm);
-  check(out, ranks, offset, counts[suite_rank]);
-  call_reduce_scatter(form, MPI_IN_PLACE, in, counts, type, op, comm);
-  check(in, ranks, offset, counts[suite_rank]);
+  test_uneven(form, block, 0, op, comm);
+  test_uneven(form, block, 1, op, comm);
 }
 
 static void test_types(MPI_Op far, MPI_Op sum, MPI_Comm comm) {
