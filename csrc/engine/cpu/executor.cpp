@@ -75,7 +75,7 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   const Layout* layout = last ? &plan.last_slice : &plan.full;
   // The layout of a full slice, computed for slice 0, serves all of them.
   const std::size_t shift = last || plan.uneven ? 0 : slice * plan.geometry.slice * plan.geometry.element;
-  if (plan.uneven && (plan.blind || !last)) {
+  if (plan.uneven && (!last || (plan.blind && plan.geometry.slices > 1))) {
     cursor.layout.resolve(*plan.program, plan.geometry, slice);
     layout = &cursor.layout;
   }

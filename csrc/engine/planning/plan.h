@@ -16,7 +16,7 @@ struct Plan {
   Layout last_slice;
   int lanes = 1;                   // slices in flight
   bool uneven = false;             // no two slices are alike
-  bool blind = false;              // takes uneven blocks of any lengths, so that each call has its own layout
+  bool blind = false;              // takes uneven blocks of any lengths: see Planner::fit
   bool copies = false;             // messages are copied, also where peers could read them in place
   Encoding wire = Encoding::none;  // if not none, the program is coded
   DType dtype = DType::float32;    // of the call
@@ -29,6 +29,7 @@ struct Plan {
   Record record;
   Geometry geometry;
   Layout full;                // of every slice but the last, unless they are uneven
+  Extents fitted[2];          // blind: the latest call's blocks, of its input and of its output
   int algorithm = automatic;  // the chosen one
   int forest = -1;            // of "synthesised": see Way
   std::uint64_t variant = 0;  // the variant it was made as, for the contract

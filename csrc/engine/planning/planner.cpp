@@ -82,13 +82,18 @@ const Plan& Planner::plan(const Call& call, const Target& target) {
 }
 
 // No rank knows the longest block of all ranks, so slices have a fixed length, and only their number differs.
+// Programs often repeat a call with the same short blocks, whose layout is kept.
 void Planner::fit(const Call& call, Plan& plan) const {
-  const Shape shape = shape_of(call, world_);
   Geometry& geometry = plan.geometry;
-  geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
-  geometry.count = shape.longest;
   geometry.input = call.input_extents;
   geometry.output = call.output_extents;
+  if (plan.fitted[0] == *call.input_extents && plan.fitted[1] == *call.output_extents) return;
+  plan.fitted[0] = *call.input_extents;
+  plan.fitted[1] = *call.output_extents;
+  const Shape shape = shape_of(call, world_);
+  geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
+  geometry.count = shape.longest;
+  if (geometry.slices == 1) plan.last_slice.resolve(*plan.program, geometry, 0);
   set_count(plan.record, shape.total);
 }
 

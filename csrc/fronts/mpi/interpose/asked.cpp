@@ -17,8 +17,7 @@ bool too_short(const Counts& counts, int size, MPI_Count bytes) {
 }
 
 // Blocks of these many elements: at the offsets, or one after the other.
-Extents extents_of(const Counts& counts, const Offsets* offsets, MPI_Count unit, int size) {
-  Extents extents{std::vector<std::size_t>(size), std::vector<std::size_t>(size)};
+void fill_extents(Extents& extents, const Counts& counts, const Offsets* offsets, MPI_Count unit, int size) {
   std::size_t end = 0;
   for (int rank = 0; rank < size; ++rank) {
     if (offsets && counts[rank] > 0) end = static_cast<std::size_t>((*offsets)[rank] * unit);
@@ -26,15 +25,13 @@ Extents extents_of(const Counts& counts, const Offsets* offsets, MPI_Count unit,
     extents.count[rank] = static_cast<std::size_t>(counts[rank] * unit);
     end += extents.count[rank];
   }
-  return extents;
 }
 
-void use_extents(ServedCall& served, Extents of_input, std::optional<Extents> of_output = std::nullopt) {
-  served.extents[0] = std::move(of_input);
-  served.call.input_extents = served.call.output_extents = &served.extents[0];
-  if (!of_output) return;
-  served.extents[1] = std::move(*of_output);
-  served.call.output_extents = &served.extents[1];
+// The same of the input and of the output.
+Extents& use_one(ServedCall& served, int size) {
+  Extents& extents = served.extents(true, size);
+  served.call.input_extents = served.call.output_extents = &extents;
+  return extents;
 }
 
 }  // namespace
@@ -123,7 +120,7 @@ void ReduceScatter::fill(const Seat& seat, ServedCall& served) const {
   if (counts.equal(seat.size())) {
     served.call.count = static_cast<std::size_t>(own);
   } else {
-    use_extents(served, extents_of(counts, nullptr, 1, seat.size()));
+    fill_extents(use_one(served, seat.size()), counts, nullptr, 1, seat.size());
   }
 }
 
@@ -190,21 +187,14 @@ struct Part {
     each(room, [&](void* to, std::byte* from, MPI_Count n) { served.land(from, to, n, side.type); });
     return room;
   }
-  Extents extents() const {
+  void fill(Extents& extents) const {
     const bool directly = side.offsets && is_direct(false);
-    return extents_of(side.counts, directly ? &*side.offsets : nullptr, shape.size, last);
+    fill_extents(extents, side.counts, directly ? &*side.offsets : nullptr, shape.size, last);
   }
 };
 
 Part part_of(const Side& side, bool is_one, int rank, int size) {
   return is_one ? Part{side, rank, rank + 1} : Part{side, 0, size};
-}
-
-// Of a rank that knows no block but its own.
-Extents own_extent(int size, int rank, std::size_t bytes) {
-  Extents extents{std::vector<std::size_t>(size), std::vector<std::size_t>(size)};
-  extents.count[rank] = bytes;
-  return extents;
 }
 
 }  // namespace
@@ -245,12 +235,18 @@ void Blocks::fill(const Seat& seat, ServedCall& served) const {
   if (equal) {
     served.call.count = part.block(rank);
   } else if (!is_blind()) {
-    use_extents(served, whole.extents());
+    whole.fill(use_one(served, size));
   } else {
-    Extents of_part = swaps() ? part.extents() : own_extent(size, rank, part.block(rank));
-    Extents of_whole = holds_all(rank) ? whole.extents() : own_extent(size, rank, 0);
-    if (sends_all) std::swap(of_part, of_whole);
-    use_extents(served, std::move(of_part), std::move(of_whole));
+    Extents &in = served.extents(true, size), &out = served.extents(false, size);
+    Extents &of_whole = sends_all ? in : out, &of_part = sends_all ? out : in;
+    served.call.input_extents = &in;
+    served.call.output_extents = &out;
+    if (holds_all(rank)) whole.fill(of_whole);
+    if (swaps()) {
+      part.fill(of_part);
+    } else {  // this rank knows no block but its own
+      of_part.count[rank] = part.block(rank);
+    }
   }
 }
 

@@ -16,6 +16,8 @@ void require(bool good) {
   if (!good) throw std::runtime_error("MPI cannot pack or unpack this datatype");
 }
 
+[[gnu::tls_model("initial-exec")]] thread_local std::array<Extents, 2> spare_extents;
+
 // Calls work(address in memory, address in the packed bytes, elements) for parts that MPI can count.
 template <typename Work>
 void in_parts(void* memory, MPI_Count count, MPI_Datatype type, Work work) {
@@ -35,6 +37,15 @@ void in_parts(void* memory, MPI_Count count, MPI_Datatype type, Work work) {
 
 ServedCall::~ServedCall() {
   for (MPI_Datatype type : kept_) PMPI_Type_free(&type);
+  if (call.input_extents) std::swap(spare_extents, extents_);
+}
+
+Extents& ServedCall::extents(bool of_input, int ranks) {
+  Extents& own = extents_[of_input];
+  std::swap(own, spare_extents[of_input]);
+  own.offset.assign(static_cast<std::size_t>(ranks), 0);
+  own.count.assign(static_cast<std::size_t>(ranks), 0);
+  return own;
 }
 
 std::byte* ServedCall::room(std::size_t bytes) {

@@ -22,8 +22,10 @@ class ServedCall : public Steps {
   ServedCall& operator=(const ServedCall&) = delete;
 
   Call call;
-  std::array<Extents, 2> extents;  // if the call has any
 
+  // Of the input, or of the output: blocks of no elements, one for each rank. Their memory is that of an
+  // earlier call of this thread's.
+  Extents& extents(bool of_input, int ranks);
   // Copies elements of any datatype to a message.
   void pack(const void* from, MPI_Count count, MPI_Datatype type, std::byte* to) const;
   // Memory that belongs to the call.
@@ -54,6 +56,7 @@ class ServedCall : public Steps {
 
   const MPI_Comm comm_;
   bool begun_ = false;
+  std::array<Extents, 2> extents_;
   std::optional<ProgramsOp> op_;
   std::vector<std::unique_ptr<std::byte[]>> rooms_;
   std::vector<Landing> landings_;
