@@ -132,6 +132,10 @@ bool Device::receive_tagged(std::uint64_t tag, const Span& data, void* context) 
       "receive");
 }
 
+void Device::cancel(void* context) {
+  endpoint_->calls->cancel(&endpoint_->object, context);
+}
+
 bool Device::read(std::uint64_t from, const RemotePlace& place, const Span& data, void* context) {
   const auto read = endpoint_->memory->read;
   return taken(
@@ -186,6 +190,13 @@ bool Device::failed(FailedCompletion& completion, std::string& why) {
   if (queue_->calls->readerr(queue_.get(), &completion, 0) != 1) return false;
   why = library_.fi_strerror(completion.error);
   return true;
+}
+
+// The layer ofi_rxm frees a connection, and looks at what has completed on it only then (rxm_close_conn() in
+// rxm_conn.c, up to version 2.5). A large message that has just been read by the receiver is acknowledged
+// over the connection that is gone, and one that has just been announced is read over it.
+bool Device::closes_at_any_time() const {
+  return !provider_.ends_with(";ofi_rxm");
 }
 
 bool Device::may_sleep() {

@@ -56,6 +56,8 @@ class Device {
   bool receive(const Span& data, void* context);
   bool send_tagged(std::uint64_t to, std::uint64_t tag, const Span& data, void* context);
   bool receive_tagged(std::uint64_t tag, const Span& data, void* context);
+  // Ends a receive that has not begun.
+  void cancel(void* context);
   bool read(std::uint64_t from, const RemotePlace& place, const Span& data, void* context);
 
   // Whether peers' memory can be read, and whether all memory here must be registered, to send it as well.
@@ -71,6 +73,9 @@ class Device {
   // Reads up to `most` completions; -1: an operation has failed. failed() then reads it, and why.
   int completions(Completion* completions, std::size_t most);
   bool failed(FailedCompletion& completion, std::string& why);
+
+  // Whether it may close amid messages; otherwise that can crash this process, or the peer's.
+  bool closes_at_any_time() const;
 
   // Becomes readable when there are completions; -1: there is no such descriptor.
   int descriptor() const { return descriptor_; }

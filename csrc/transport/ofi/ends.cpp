@@ -16,7 +16,7 @@ constexpr std::size_t longest_whole = 16 << 10;  // bytes: a copy costs less tha
 // Small frames that the provider receives while nobody looks; with their tails they fill a MiB.
 constexpr int slots = 63;
 constexpr milliseconds neighbours_have{500};  // to answer when the ranks meet
-constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100};
+constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100}, bulk_may_end{100};
 
 // What must be the same on all ranks.
 std::string words_about(const ofi::Device& device) {
@@ -182,9 +182,14 @@ bool OfiTransport::uses_callers_memory() const {
                      [](const auto& one) { return one->busy && one->uses_callers_memory(); });
 }
 
-bool OfiTransport::receives_bulk() const {
-  return std::any_of(operations_.begin(), operations_.end(),
-                     [](const auto& one) { return one->busy && one->kind == Operation::Kind::bulk; });
+// The provider moves the bytes of a large message.
+bool OfiTransport::is_amid_bulk() const {
+  return std::any_of(operations_.begin(), operations_.end(), [&](const auto& one) {
+    const bool receives = one->kind == Operation::Kind::bulk;
+    const bool sends =
+        one->kind == Operation::Kind::send && one->frame && one->frame->header.bytes > slot_bytes_;
+    return one->busy && (receives || sends);
+  });
 }
 
 // --- the end ---------------------------------------------------------------------------------------------
@@ -224,8 +229,41 @@ void OfiTransport::see_off(Lock& lock) {
   shut();
 }
 
+// Large messages end before the endpoint closes, if the provider needs that: receives that have not begun are
+// cancelled, and what has begun is waited for. Nobody gets the bytes.
+void OfiTransport::end_bulk() {
+  if (device_->closes_at_any_time()) return;
+  for (Operation* late : std::exchange(late_, {})) abandon(*late);
+  for (const auto& one : operations_) {
+    const bool receives = one->kind == Operation::Kind::bulk && one->number == 0;
+    if (one->busy && receives) device_->cancel(one.get());
+  }
+  const auto until = Clock::now() + bulk_may_end;
+  while (is_amid_bulk() && Clock::now() < until) {
+    ofi::Completion completion{};
+    ofi::FailedCompletion failure;
+    std::string why;
+    const int count = device_->completions(&completion, 1);
+    if (count < 0 && device_->failed(failure, why)) completion.context = failure.context;
+    if (count != 0 && completion.context) abandon(*static_cast<Operation*>(completion.context));
+  }
+}
+
+// Gives back what an operation has that is over, whatever came of it.
+void OfiTransport::abandon(Operation& operation) {
+  const bool in_arena = arena_ && operation.kind == Operation::Kind::slot;
+  if (operation.buffer && !in_arena) pool_.release(operation.buffer);
+  if (operation.landing.buffer) pool_.release(operation.landing.buffer);
+  if (operation.frame) frames_.written(operation.peer, *operation.frame);
+  end(operation);
+}
+
 // What the provider was doing is over.
 void OfiTransport::shut() {
+  try {
+    if (device_) end_bulk();
+  } catch (const Error&) {  // the provider's, which closes in any case
+  }
   for (const auto& one : operations_) one->region.reset();
   of_arena_.reset();
   if (regions_) counted_.registrations = regions_->registrations();
@@ -233,15 +271,11 @@ void OfiTransport::shut() {
   device_.reset();
   for (int peer = 0; peer < world; ++peer) drop_waiting(peer);
   for (const auto& one : operations_) {
-    if (!one->busy) continue;
-    const bool in_arena = arena_ && one->kind == Operation::Kind::slot;
-    if (one->buffer && !in_arena) pool_.release(one->buffer);
-    if (one->landing.buffer) pool_.release(one->landing.buffer);
-    if (one->frame) frames_.written(one->peer, *one->frame);
-    end(*one);
+    if (one->busy) abandon(*one);
   }
   if (arena_) pool_.release(std::exchange(arena_, nullptr));
   late_.clear();
+  in_trouble_ = false;  // a peer that has closed its endpoint as well may live
 }
 
 // In the child of a fork, the endpoint and what is registered are the parent's.

@@ -190,9 +190,13 @@ struct MemoryCalls {
   ssize_t (*read)(Endpoint*, void*, std::size_t, void* description, std::uint64_t from, std::uint64_t address,
                   std::uint64_t key, void* context);
 };
+struct EndpointCalls {
+  std::size_t size;
+  ssize_t (*cancel)(Object*, void* context);
+};
 struct Endpoint {
   Object object;
-  const void* calls;
+  const EndpointCalls* calls;
   const NameCalls* names;
   const MessageCalls* messages;
   const MemoryCalls* memory;

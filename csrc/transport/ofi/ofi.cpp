@@ -20,7 +20,6 @@ using std::chrono::milliseconds;
 constexpr unsigned looks_per_look_at_sockets = 8;
 constexpr int most_failures = 64;  // at a look
 constexpr microseconds nap{50};
-constexpr milliseconds bulk_may_come{100};
 constexpr milliseconds trouble_is_final{500};  // the socket may still say that the peer has closed
 
 }  // namespace
@@ -328,14 +327,7 @@ void OfiTransport::interrupt() {
 bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
   const bool moved = look();
   if (in_trouble_) look_at_troubles();
-  if (damaged_from_ >= 0) {
-    // libfabric's layer ofi_rxm frees a connection, and looks at what has completed on it only then
-    // (rxm_close_conn() in rxm_conn.c, up to version 2.5). It acknowledges a large message that has just been
-    // read over the connection that is gone, and reads one that has just been announced over it.
-    const auto until = Clock::now() + bulk_may_come;
-    while (device_ && receives_bulk() && Clock::now() < until) look();
-    report_damage(rank, std::exchange(damaged_from_, -1));
-  }
+  if (damaged_from_ >= 0) report_damage(rank, std::exchange(damaged_from_, -1));
   if (moved || limit <= Clock::duration::zero()) {
     if (device_ && ++looks_ % looks_per_look_at_sockets != 0) return moved;
     return TcpTransport::progress(lock, Clock::duration::zero()) || moved;

@@ -155,7 +155,9 @@ class OfiTransport : public TcpTransport {
   void drop_waiting(int peer);
   void let_go_of_lent();
   bool uses_callers_memory() const;
-  bool receives_bulk() const;
+  bool is_amid_bulk() const;
+  void end_bulk();
+  void abandon(Operation& operation);
   std::size_t unsent() const;
   bool all_have_left() const;
   void shut();

@@ -113,6 +113,7 @@ SAME(MessageCalls, send, fi_ops_msg, send);
 SAME(MessageCalls, inject, fi_ops_msg, inject);
 SAME(TaggedCalls, recv, fi_ops_tagged, recv);
 SAME(TaggedCalls, send, fi_ops_tagged, send);
+SAME(EndpointCalls, cancel, fi_ops_ep, cancel);
 SAME(Endpoint, calls, fid_ep, ops);
 SAME(Endpoint, names, fid_ep, cm);
 SAME(Endpoint, messages, fid_ep, msg);
