@@ -3,7 +3,7 @@
     make .venv-vllm/.ready
     .venv-vllm/bin/python -m bench.frameworks.vllm_tokens
     .venv-vllm/bin/python -m bench.frameworks.vllm_tokens --hosts 2 --rate 10gbit
-    .venv-vllm/bin/python -m bench.frameworks.vllm_tokens --ranks 4 --launches 5
+    .venv-vllm/bin/python -m bench.frameworks.vllm_tokens --hosts 2 --rate 10gbit --ranks 4 --launches 5
 
 Each launch starts examples/vllm_llama.py once for each contestant, in rotated order. A Llama model of 109 M parameters
 with random weights answers a long prompt (prefill), and generates tokens one at a time (decode). vLLM's own operation
@@ -33,34 +33,44 @@ from ringreduce.text import markdown
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY, GLOO, OURS = "shared memory", "Gloo", "ringreduce"
 PHASES = ("prefill", "decode")
-# A plugin that lets vLLM do without its own operation, as where ranks do not share memory.
-PLUGIN = "without_shared_memory"
-WITHOUT_SHARED_MEMORY = """
+# Two plugins: one lets vLLM do without its own operation, as where ranks do not share memory. The other tells it how
+# many ranks a host has, where vLLM 0.32 takes a host to have one CPU, and so one rank.
+PLUGINS = {
+    "without_shared_memory": """
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 def register():
-    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
-"""
+""",
+    "ranks_of_a_host": """
+import os
+from vllm.platforms.cpu import CpuPlatform
+def register():
+    CpuPlatform.device_count = classmethod(lambda _: int(os.environ["BENCH_RANKS_OF_A_HOST"]))
+""",
+}
 # Hides the machine's shared memory from vLLM.
 OWN_MEMORY = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /dev/shm; exec "$@"', "sh"]
 
 
 @contextmanager
 def plugins() -> Iterator[str]:
-    """Yields a folder with the plugin, as pip would install it."""
+    """Yields a folder with the plugins, as pip would install them."""
     with tempfile.TemporaryDirectory() as folder:
-        about = Path(folder, f"{PLUGIN}-1.dist-info")
-        about.mkdir()
-        about.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1\n")
-        entry = f"[vllm.general_plugins]\n{PLUGIN} = {PLUGIN}:register\n"
-        about.joinpath("entry_points.txt").write_text(entry)
-        Path(folder, f"{PLUGIN}.py").write_text(WITHOUT_SHARED_MEMORY)
+        for name, text in PLUGINS.items():
+            about = Path(folder, f"{name}-1.dist-info")
+            about.mkdir()
+            about.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+            entry = f"[vllm.general_plugins]\n{name} = {name}:register\n"
+            about.joinpath("entry_points.txt").write_text(entry)
+            Path(folder, f"{name}.py").write_text(text)
         yield folder
 
 
-def environment(name: str, folder: str) -> dict[str, str]:
-    plugin = {MEMORY: "none", GLOO: PLUGIN, OURS: "ringreduce"}[name]
+def environment(name: str, folder: str, ranks_of_a_host: int) -> dict[str, str]:
+    plugin = {MEMORY: "none", GLOO: "without_shared_memory", OURS: "ringreduce"}[name]
     return os.environ | {
-        "VLLM_PLUGINS": plugin,
+        "VLLM_PLUGINS": f"{plugin},ranks_of_a_host",
+        "BENCH_RANKS_OF_A_HOST": str(ranks_of_a_host),
         "PYTHONPATH": f"{ROOT}:{folder}",
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -73,7 +83,7 @@ def generate(name: str, options: Namespace, folder: str, hosts: Hosts | None) ->
     sizes = ["--tensor-parallel", str(options.ranks), "--tokens", str(options.tokens)]
     command = [sys.executable, str(ROOT / "examples" / "vllm_llama.py"), *sizes]
     command += ["--prompt", str(options.prompt), *(["--small"] if options.small else [])]
-    own = environment(name, folder)
+    own = environment(name, folder, options.ranks // options.hosts)
     if hosts is None:
         done = subprocess.run(command, env=own, stdout=subprocess.PIPE, text=True, check=True)
         return answer(done.stdout)
