@@ -80,8 +80,8 @@ VARIABLES: dict[str, list[Variable]] = {
             "network.md#fabrics",
         ),
         Variable(
-            "RINGREDUCE_OFI_DOMAIN", "a domain, such as `mlx5_0`", "the nearest to the rank's cores",
-            "the domain of the provider: usually a network card", "network.md#fabrics",
+            "RINGREDUCE_OFI_DOMAIN", "a domain, or several, such as `mlx5_0,mlx5_2`", "all that reach a card",
+            "the domains of the provider, usually network cards, that the ranks of a host share", "network.md#fabrics",
         ),
         Variable(
             "RINGREDUCE_OFI_RMA", ("auto", "0", "1"), "`auto`",

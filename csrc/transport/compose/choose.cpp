@@ -173,6 +173,7 @@ std::unique_ptr<RemoteTransport> connect_across(const Meeting& meeting, MpiJob* 
   if (!is_for_fabrics(name) && name != "auto") return TcpTransport::create(rank, world, exchange, encrypt);
   ofi::Wish wish = OfiTransport::wish_by_environment();
   wish.place = static_cast<int>(std::count(keys.begin(), keys.begin() + rank, keys[rank]));
+  wish.ranks = static_cast<int>(std::count(keys.begin(), keys.end(), keys[rank]));
   if (name == "auto") return connect_by_the_fastest(meeting, wish, encrypt);
   return OfiTransport::create(rank, world, exchange, wish);
 }

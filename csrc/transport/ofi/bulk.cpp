@@ -19,30 +19,32 @@ std::uint64_t tag_of(std::uint64_t key, std::uint32_t bulk) {
 
 // The region that a frame lies in, if it needs one. A provider that demands it gets a copy of what we do not
 // register.
-ofi::Regions::User OfiTransport::region_of(Outgoing& frame) {
+ofi::Regions::User OfiTransport::region_of(Outgoing& frame, ofi::Regions& regions) {
   const bool must = device_->needs_descriptions();
   if (!must && !device_->reads()) return nullptr;
-  if (frame.buffer) return regions_->of(*frame.buffer);
-  ofi::Regions::User region = regions_->of(frame.data, frame.header.bytes);
+  if (frame.buffer) return regions.of(*frame.buffer);
+  ofi::Regions::User region = regions.of(frame.data, frame.header.bytes);
   if (region || !must) return region;
   frame.buffer = pool_.take(frame.header.bytes);
   std::copy_n(frame.data, frame.header.bytes, frame.buffer->data);
   frame.data = frame.buffer->data;
   counted_.copied_to_send.add(frame.header.bytes);
-  return regions_->of(*frame.buffer);
+  return regions.of(*frame.buffer);
 }
 
 bool OfiTransport::send_bulk(int peer, Waiting& next) {
   Peer& theirs = peers_[peer];
   Outgoing& frame = next.frame;
-  ofi::Regions::User region = region_of(frame);
+  const std::uint32_t number = next.bulk != 0 ? next.bulk : std::max(theirs.bulk + 1, std::uint32_t{1});
+  const std::size_t rail = rail_of(number);
+  const auto& [device, regions] = rails_[rail];
+  ofi::Regions::User region = region_of(frame, *regions);
   if (!region && device_->needs_descriptions()) return false;
   const bool offers = region && device_->reads() && next.bulk == 0;
   if (next.bulk == 0) {
     ofi::RemotePlace place;
-    if (offers) place = device_->place_of(*region->memory, region->begin, frame.data);
+    if (offers) place = device->place_of(*region->memory, region->begin, frame.data);
     const auto where = std::as_bytes(std::span(&place, offers ? 1 : 0));
-    const std::uint32_t number = std::max(theirs.bulk + 1, std::uint32_t{1});
     if (!send_whole(peer, where, tail_of(peer, frame.header, number), {})) return false;
     next.bulk = theirs.bulk = number;
   }
@@ -54,7 +56,7 @@ bool OfiTransport::send_bulk(int peer, Waiting& next) {
   } else {
     const std::uint64_t tag = tag_of(theirs.key_there, next.bulk);
     const ofi::Span bytes = operation.span(const_cast<std::byte*>(frame.data), frame.header.bytes);
-    if (!device_->send_tagged(theirs.address, tag, bytes, &operation)) {
+    if (!device->send_tagged(theirs.addresses[rail], tag, bytes, &operation)) {
       end(operation);
       return false;
     }
@@ -84,6 +86,7 @@ void OfiTransport::bulk_comes(int peer, const Tail& tail, std::span<const std::b
     throw Error("a place that cannot be read");
   Operation& operation = begin(Operation::Kind::bulk, peer);
   operation.header = tail.header;
+  operation.rail = rail_of(tail.bulk);
   try {
     operation.landing = frames_.land(peer, tail.header);
   } catch (const Error&) {
@@ -103,18 +106,20 @@ void OfiTransport::bulk_comes(int peer, const Tail& tail, std::span<const std::b
 bool OfiTransport::post_bulk(Operation& operation) {
   const Landing& landing = operation.landing;
   const std::size_t bytes = operation.header.bytes;
-  if (device_->needs_descriptions() && !operation.region) {
-    operation.region = landing.buffer ? regions_->of(*landing.buffer) : regions_->of(landing.at, bytes);
+  const auto& [device, regions] = rails_[operation.rail];
+  if (device->needs_descriptions() && !operation.region) {
+    operation.region = landing.buffer ? regions->of(*landing.buffer) : regions->of(landing.at, bytes);
     if (!operation.region && !landing.buffer) {
       if (!operation.buffer) operation.buffer = pool_.take(bytes);
-      operation.region = regions_->of(*operation.buffer);
+      operation.region = regions->of(*operation.buffer);
     }
     if (!operation.region) return false;
   }
   const ofi::Span where = operation.span(operation.place_here(), bytes);
-  if (operation.number == 0) return device_->receive_tagged(operation.tag, where, &operation);
-  const std::uint64_t from = peers_[operation.peer].address;  // which may come later, over a socket
-  return from != ofi::no_address && device_->read(from, operation.place, where, &operation);
+  if (operation.number == 0) return device->receive_tagged(operation.tag, where, &operation);
+  const Peer& theirs = peers_[operation.peer];  // whose addresses may come later, over a socket
+  return theirs.is_known() &&
+         device->read(theirs.addresses[operation.rail], operation.place, where, &operation);
 }
 
 // Gives back what bulk that nobody gets has taken.
@@ -150,12 +155,14 @@ void OfiTransport::bulk_came(Operation& operation) {
 
 std::vector<TransportCount> OfiTransport::counts() const {
   const Lock lock(mutex_);
+  std::uint64_t registrations = counted_.registrations;
+  for (const Rail& rail : rails_) registrations += rail.regions->registrations();
   return {{"bytes_sent", counted_.sent},
           {"bytes_received", counted_.received},
           {"bytes_read_remotely", counted_.read},
           {"bytes_copied_to_send", counted_.copied_to_send},
           {"bytes_copied_on_receipt", counted_.copied_on_receipt},
-          {"registrations", regions_ ? regions_->registrations() : counted_.registrations}};
+          {"registrations", registrations}};
 }
 
 }  // namespace ringreduce

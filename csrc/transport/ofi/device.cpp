@@ -6,7 +6,6 @@
 
 #include "transport/interface/errors.h"
 #include "transport/interface/exchange.h"
-#include "transport/ofi/provider.h"
 
 namespace ringreduce::ofi {
 namespace {
@@ -17,9 +16,7 @@ constexpr std::size_t longest_name = 512;
 
 // --- opening ---------------------------------------------------------------------------------------------
 
-Device::Device(const Wish& wish) : library_(Library::get()) {
-  const Found found = find(library_, wish);
-  card_ = found.card;
+Device::Device(const Library& library, const Found& found) : library_(library), card_(found.card) {
   open(*found.info);
 }
 

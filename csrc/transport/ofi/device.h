@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "transport/ofi/choice.h"
+#include "transport/ofi/provider.h"
 
 namespace ringreduce::ofi {
 
@@ -32,8 +32,8 @@ struct RemotePlace {
 // Not thread-safe. Its endpoint sends and receives as long as completions are read.
 class Device {
  public:
-  // Opens what find() finds. Throws Error, which says what is missing.
-  explicit Device(const Wish& wish);
+  // Opens what find() has found. Throws Error, which says what is missing.
+  Device(const Library& library, const Found& found);
 
   const std::string& provider() const { return provider_; }
   const std::string& domain() const { return domain_name_; }

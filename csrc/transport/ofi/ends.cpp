@@ -1,6 +1,8 @@
 // How a group of ranks begins and ends to use a fabric.
 #include <algorithm>
 #include <cstring>
+#include <sstream>
+#include <utility>
 
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
@@ -15,6 +17,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t longest_whole = 16 << 10;  // bytes: a copy costs less than another message
 // Small frames that the provider receives while nobody looks; with their tails they fill a MiB.
 constexpr int slots = 63;
+constexpr std::size_t most_rails = 64;
 constexpr milliseconds neighbours_have{500};  // to answer when the ranks meet
 constexpr milliseconds at_rest{1500}, to_hear{50}, to_hand_over{100}, bulk_may_end{100};
 
@@ -29,14 +32,6 @@ void check_that_it_registers(ofi::Device& device) {
   if (!device.needs_descriptions() || device.registered(some, sizeof some)) return;
   throw Error("provider " + device.provider() + " of libfabric registers no memory: " +
               device.why_not_registered() + " (ulimit -l limits what may be locked)");
-}
-
-std::string opened(const ofi::Wish& wish, std::unique_ptr<ofi::Device>& device) {
-  const SignalsBlocked blocked;  // in the threads of providers
-  const HandlersKept kept;       // libpsm2 and libpsm_infinipath, which it loads, exit after Ctrl-C
-  device = std::make_unique<ofi::Device>(wish);
-  check_that_it_registers(*device);
-  return words_about(*device);
 }
 
 // How ranks' providers differ; empty if they do not.
@@ -55,60 +50,89 @@ std::string difference(const std::vector<std::string>& all) {
 // --- the beginning ---------------------------------------------------------------------------------------
 
 ofi::Wish OfiTransport::wish_by_environment() {
-  return {environment("RINGREDUCE_OFI_PROVIDER"), environment("RINGREDUCE_OFI_DOMAIN"),
-          environment("RINGREDUCE_OFI_RMA", {"auto", "0", "1"})};
+  ofi::Wish wish{
+      environment("RINGREDUCE_OFI_PROVIDER"), {}, environment("RINGREDUCE_OFI_RMA", {"auto", "0", "1"})};
+  std::istringstream names(environment("RINGREDUCE_OFI_DOMAIN"));
+  for (std::string name; std::getline(names, name, ',');) wish.domains.push_back(name);
+  return wish;
+}
+
+// What must be the same on all ranks, and, in the last byte, the number of rails.
+std::string OfiTransport::opened(const ofi::Wish& wish, Rails& rails) {
+  const SignalsBlocked blocked;  // in the threads of providers
+  const HandlersKept kept;       // libpsm2 and libpsm_infinipath, which it loads, exit after Ctrl-C
+  const ofi::Library& library = ofi::Library::get();
+  std::vector<ofi::Found> found = ofi::find(library, wish);
+  found.resize(std::min(found.size(), most_rails));
+  for (const ofi::Found& one : found) {
+    auto device = std::make_unique<ofi::Device>(library, one);
+    check_that_it_registers(*device);
+    auto regions = std::make_unique<ofi::Regions>(*device);
+    rails.push_back({std::move(device), std::move(regions)});
+  }
+  return words_about(*rails[0].device) + static_cast<char>(rails.size());
+}
+
+// What all ranks have opened. They use as many rails as the rank with the fewest.
+std::string OfiTransport::disagreement(std::vector<std::string> all, Rails& rails) {
+  for (std::string& text : all) {
+    rails.resize(std::min(rails.size(), static_cast<std::size_t>(text.back())));
+    text.pop_back();
+  }
+  return difference(all);
 }
 
 std::unique_ptr<OfiTransport> OfiTransport::create(int rank, int world, const Exchange& exchange,
                                                    const ofi::Wish& wish) {
-  std::unique_ptr<ofi::Device> device;
-  const auto all = exchange_or_fail(exchange, [&] { return opened(wish, device); });
-  if (const std::string problem = difference(all); !problem.empty()) throw InvalidArgument(problem);
-  return create_with(std::move(device), rank, world, exchange, wish);
+  Rails rails;
+  const auto all = exchange_or_fail(exchange, [&] { return opened(wish, rails); });
+  if (const std::string problem = disagreement(all, rails); !problem.empty()) throw InvalidArgument(problem);
+  return create_with(std::move(rails), rank, world, exchange, wish);
 }
 
 std::unique_ptr<OfiTransport> OfiTransport::create_if_faster(int rank, int world, const Exchange& exchange,
                                                              ofi::Wish wish, std::string& why_not) {
   wish.must_be_faster = true;
-  std::unique_ptr<ofi::Device> device;
+  Rails rails;
   try {
-    why_not = difference(exchange_or_fail(exchange, [&] { return opened(wish, device); }));
+    why_not = disagreement(exchange_or_fail(exchange, [&] { return opened(wish, rails); }), rails);
   } catch (const Failure&) {
     throw;
   } catch (const Error& error) {
     why_not = error.what();
   }
   if (!why_not.empty()) return nullptr;
-  return create_with(std::move(device), rank, world, exchange, wish);
+  return create_with(std::move(rails), rank, world, exchange, wish);
 }
 
-std::unique_ptr<OfiTransport> OfiTransport::create_with(std::unique_ptr<ofi::Device> device, int rank,
-                                                        int world, const Exchange& exchange,
-                                                        const ofi::Wish& wish) {
+std::unique_ptr<OfiTransport> OfiTransport::create_with(Rails rails, int rank, int world,
+                                                        const Exchange& exchange, const ofi::Wish& wish) {
   std::unique_ptr<OfiTransport> transport(
-      new OfiTransport(rank, world, meet(rank, world, exchange, false), wish, std::move(device)));
+      new OfiTransport(rank, world, meet(rank, world, exchange, false), wish, std::move(rails)));
   transport->start();
   transport->greet_neighbours();
   return transport;
 }
 
-OfiTransport::OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish,
-                           std::unique_ptr<ofi::Device> device)
+OfiTransport::OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish, Rails rails)
     : TcpTransport("ofi", rank, world, std::move(settings)),
       wish_(wish),
-      slot_bytes_(std::min(longest_whole, device->longest_message() - sizeof(Tail))),
+      slot_bytes_(std::min(longest_whole, rails[0].device->longest_message() - sizeof(Tail))),
       peers_(static_cast<std::size_t>(world)),
-      device_(std::move(device)),
-      regions_(std::make_unique<ofi::Regions>(*device_)) {
+      rails_(std::move(rails)),
+      device_(rails_[0].device.get()),
+      regions_(rails_[0].regions.get()) {
   facts_.exchanges = exchanges;
   // Only where it takes the place of sockets, which nobody has chosen for the arrays either.
   facts_.for_devices = wish.must_be_faster;
-  fabric = "messages go through provider " + device_->provider() + " of libfabric, domain " +
-           device_->domain() + ", " + device_->card() +
-           (device_->reads() ? "; ranks read large messages where they are"
-                             : "; large messages are sent, without remote reads");
+  fabric = "messages go through provider " + device_->provider() + " of libfabric";
+  for (const Rail& rail : rails_) fabric += ", domain " + rail.device->domain() + ", " + rail.device->card();
+  fabric += device_->reads() ? "; ranks read large messages where they are"
+                             : "; large messages are sent, without remote reads";
   const Lock lock(mutex_);
-  if (device_->descriptor() >= 0) watch(device_->descriptor());
+  for (const Rail& rail : rails_) {
+    if (rail.device->descriptor() >= 0) watch(rail.device->descriptor());
+  }
   open_slots();
 }
 
@@ -209,7 +233,7 @@ std::size_t OfiTransport::unsent() const {
 
 bool OfiTransport::all_have_left() const {
   for (int peer = 0; peer < world; ++peer) {
-    if (peers_[peer].address != ofi::no_address && !control_.has_left(peer)) return false;
+    if (peers_[peer].is_known() && !control_.has_left(peer)) return false;
   }
   return true;
 }
@@ -236,16 +260,18 @@ void OfiTransport::end_bulk() {
   for (Operation* late : std::exchange(late_, {})) abandon(*late);
   for (const auto& one : operations_) {
     const bool receives = one->kind == Operation::Kind::bulk && one->number == 0;
-    if (one->busy && receives) device_->cancel(one.get());
+    if (one->busy && receives) rails_[one->rail].device->cancel(one.get());
   }
   const auto until = Clock::now() + bulk_may_end;
   while (is_amid_bulk() && Clock::now() < until) {
-    ofi::Completion completion{};
-    ofi::FailedCompletion failure;
-    std::string why;
-    const int count = device_->completions(&completion, 1);
-    if (count < 0 && device_->failed(failure, why)) completion.context = failure.context;
-    if (count != 0 && completion.context) abandon(*static_cast<Operation*>(completion.context));
+    for (const Rail& rail : rails_) {
+      ofi::Completion completion{};
+      ofi::FailedCompletion failure;
+      std::string why;
+      const int count = rail.device->completions(&completion, 1);
+      if (count < 0 && rail.device->failed(failure, why)) completion.context = failure.context;
+      if (count != 0 && completion.context) abandon(*static_cast<Operation*>(completion.context));
+    }
   }
 }
 
@@ -266,9 +292,10 @@ void OfiTransport::shut() {
   }
   for (const auto& one : operations_) one->region.reset();
   of_arena_.reset();
-  if (regions_) counted_.registrations = regions_->registrations();
-  regions_.reset();
-  device_.reset();
+  for (const Rail& rail : rails_) counted_.registrations += rail.regions->registrations();
+  rails_.clear();
+  regions_ = nullptr;
+  device_ = nullptr;
   for (int peer = 0; peer < world; ++peer) drop_waiting(peer);
   for (const auto& one : operations_) {
     if (one->busy) abandon(*one);
@@ -284,8 +311,8 @@ OfiTransport::~OfiTransport() {
     for (auto& one : operations_) static_cast<void>(one.release());
     operations_.clear();
     static_cast<void>(new ofi::Regions::User(std::move(of_arena_)));
-    static_cast<void>(regions_.release());
-    static_cast<void>(device_.release());
+    static_cast<void>(new Rails(std::exchange(rails_, {})));
+    device_ = nullptr;
   }
   close();
 }

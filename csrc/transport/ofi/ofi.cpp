@@ -29,16 +29,32 @@ constexpr milliseconds trouble_is_final{500};  // the socket may still say that 
 void OfiTransport::greet(int peer) {
   peers_[peer].greeted = true;
   peers_[peer].key = random_number();
-  frames_.outbox.send_control(peer, FrameKind::endpoint, bytes_of(peers_[peer].key) + device_->name());
+  std::string text = bytes_of(peers_[peer].key);
+  for (const Rail& rail : rails_) {
+    const std::string& name = rail.device->name();
+    text += bytes_of(static_cast<std::uint32_t>(name.size())) + name;
+  }
+  frames_.outbox.send_control(peer, FrameKind::endpoint, text);
 }
 
 void OfiTransport::hear_endpoint(int peer, std::string_view text) {
   Peer& theirs = peers_[peer];
   if (!device_) return;
-  if (text.size() <= sizeof theirs.key_there) throw Error("a malformed endpoint");
-  if (theirs.address != ofi::no_address) throw Error("a second endpoint");
-  std::memcpy(&theirs.key_there, text.data(), sizeof theirs.key_there);
-  theirs.address = device_->address_of(std::string(text.substr(sizeof theirs.key_there)));
+  if (theirs.is_known()) throw Error("a second endpoint");
+  const auto take = [&](std::size_t bytes) {
+    if (text.size() < bytes) throw Error("a malformed endpoint");
+    const std::string_view taken = text.substr(0, bytes);
+    text.remove_prefix(bytes);
+    return taken;
+  };
+  std::memcpy(&theirs.key_there, take(sizeof theirs.key_there).data(), sizeof theirs.key_there);
+  std::vector<std::uint64_t> addresses;
+  for (const Rail& rail : rails_) {
+    std::uint32_t length = 0;
+    std::memcpy(&length, take(sizeof length).data(), sizeof length);
+    addresses.push_back(rail.device->address_of(std::string(take(length))));
+  }
+  theirs.addresses = std::move(addresses);
   if (!theirs.greeted) greet(peer);
   // It says nothing, but the provider connects.
   FrameHeader nothing;
@@ -72,7 +88,7 @@ void OfiTransport::queue_up(int peer) {
 void OfiTransport::push(int peer) {
   Peer& theirs = peers_[peer];
   try {
-    while (theirs.address != ofi::no_address && !theirs.waiting.empty() && theirs.trouble.empty()) {
+    while (theirs.is_known() && !theirs.waiting.empty() && theirs.trouble.empty()) {
       if (!send_next(peer, theirs.waiting.front())) {
         some_wait_ = true;
         return;
@@ -94,7 +110,7 @@ bool OfiTransport::send_next(int peer, Waiting& next) {
 bool OfiTransport::send_whole(int peer, std::span<const std::byte> data, const Tail& tail,
                               const std::optional<Outgoing>& frame) {
   const std::size_t bytes = data.size(), all = bytes + sizeof tail;
-  const std::uint64_t to = peers_[peer].address;
+  const std::uint64_t to = peers_[peer].addresses[0];
   // No other user of the buffer reads what follows the bytes.
   const bool in_place = bytes > 0 && frame && frame->buffer && frame->buffer->users == 1 &&
                         all <= frame->buffer->room && frame->buffer->data == data.data();
@@ -126,7 +142,7 @@ OfiTransport::Tail OfiTransport::tail_of(int peer, const FrameHeader& header, st
 
 bool OfiTransport::send_at_once(int peer, const Outgoing& frame) {
   const Peer& theirs = peers_[peer];
-  if (!device_ || frame.header.bytes > slot_bytes_ || theirs.address == ofi::no_address) return false;
+  if (!device_ || frame.header.bytes > slot_bytes_ || !theirs.is_known()) return false;
   if (!theirs.waiting.empty() || !theirs.trouble.empty() || control_.has_left(peer)) return false;
   try {
     Tail tail = tail_of(peer, frame.header, 0);
@@ -201,21 +217,28 @@ bool OfiTransport::begin_receive(Operation& operation) {
 }
 
 bool OfiTransport::look() {
-  if (!device_) return false;
-  regions_->follow();
+  bool moved = false;
+  for (const Rail& rail : rails_) {
+    rail.regions->follow();
+    moved |= look_at(*rail.device);
+  }
+  if (device_ && (some_wait_ || !late_.empty())) try_again();
+  return moved;
+}
+
+bool OfiTransport::look_at(ofi::Device& device) {
   constexpr int most = 16, most_times = 4;
   ofi::Completion completions[most];
   bool moved = false;
   for (int i = 0; i < most_times; ++i) {
-    const int count = device_->completions(completions, most);
+    const int count = device.completions(completions, most);
     moved |= count != 0;
-    if (count < 0) look_at_failures();
+    if (count < 0) look_at_failures(device);
     for (int c = 0; c < count; ++c) {
       finish(*static_cast<Operation*>(completions[c].context), completions[c].bytes);
     }
     if (count < most) break;
   }
-  if (some_wait_ || !late_.empty()) try_again();
   return moved;
 }
 
@@ -227,11 +250,11 @@ void OfiTransport::try_again() {
   }
 }
 
-void OfiTransport::look_at_failures() {
+void OfiTransport::look_at_failures(ofi::Device& device) {
   ofi::FailedCompletion completion;
   std::string why;
   // A provider may fail again whatever it is given.
-  for (int i = 0; i < most_failures && device_->failed(completion, why); ++i) {
+  for (int i = 0; i < most_failures && device.failed(completion, why); ++i) {
     if (completion.context) failed(*static_cast<Operation*>(completion.context), why);
   }
 }
@@ -335,9 +358,13 @@ bool OfiTransport::progress(Lock& lock, Clock::duration limit) {
   if (!device_) return TcpTransport::progress(lock, limit);
   if (device_->descriptor() < 0) return look_a_while(lock, limit);
   if (some_wait_ || !late_.empty() || in_trouble_) limit = std::min<Clock::duration>(limit, milliseconds(1));
-  if (!device_->may_sleep()) limit = Clock::duration::zero();
+  if (!may_sleep()) limit = Clock::duration::zero();
   const bool talked = TcpTransport::progress(lock, limit);
   return look() || talked;
+}
+
+bool OfiTransport::may_sleep() const {
+  return std::all_of(rails_.begin(), rails_.end(), [](const Rail& rail) { return rail.device->may_sleep(); });
 }
 
 // The provider has nothing to wait on: looks again and again, and sleeps in between once it has waited long.

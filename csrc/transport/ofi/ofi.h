@@ -8,6 +8,9 @@
 // A small frame is one message, with its header at the end. Of a large one the header goes first. If it says
 // where the bytes are, the receiver reads them, and says when it has. Otherwise they follow under a tag of
 // their own. Either way they go directly from their source to their destination.
+//
+// A rank may have several rails: an endpoint in each of several domains. Small frames and headers take the
+// first, and the bytes of large frames take all of them in turn.
 #pragma once
 
 #include <deque>
@@ -77,6 +80,7 @@ class OfiTransport : public TcpTransport {
     std::optional<Outgoing> frame;  // that is on the wire after this
     ofi::Regions::User region;
     // Of bulk that is received, or read if it has a number.
+    std::size_t rail = 0;
     FrameHeader header{};
     Landing landing{};
     std::uint64_t tag = 0;
@@ -95,9 +99,10 @@ class OfiTransport : public TcpTransport {
     std::uint32_t bulk = 0;  // see Tail; of a message: its header has been sent
   };
   struct Peer {
-    bool greeted = false;  // knows our endpoint
-    bool heard = false;    // over the fabric
-    std::uint64_t address = ofi::no_address;
+    bool greeted = false;                  // knows our endpoint
+    bool heard = false;                    // over the fabric
+    std::vector<std::uint64_t> addresses;  // by rail; none before it has said where it is
+    bool is_known() const { return !addresses.empty(); }
     std::uint64_t key = 0, key_there = 0;  // of what it sends, and of what we send
     std::uint32_t bulk = 0;                // messages sent so far
     std::map<std::uint32_t, Operation*> offers;
@@ -106,10 +111,17 @@ class OfiTransport : public TcpTransport {
     Clock::time_point since;
   };
 
-  OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish,
-               std::unique_ptr<ofi::Device> device);
-  static std::unique_ptr<OfiTransport> create_with(std::unique_ptr<ofi::Device> device, int rank, int world,
-                                                   const Exchange& exchange, const ofi::Wish& wish);
+  struct Rail {
+    std::unique_ptr<ofi::Device> device;
+    std::unique_ptr<ofi::Regions> regions;
+  };
+  using Rails = std::vector<Rail>;
+
+  OfiTransport(int rank, int world, Settings settings, const ofi::Wish& wish, Rails rails);
+  static std::string opened(const ofi::Wish& wish, Rails& rails);
+  static std::string disagreement(std::vector<std::string> all, Rails& rails);
+  static std::unique_ptr<OfiTransport> create_with(Rails rails, int rank, int world, const Exchange& exchange,
+                                                   const ofi::Wish& wish);
 
   void open_slots();
   void greet_neighbours();
@@ -132,7 +144,9 @@ class OfiTransport : public TcpTransport {
   void receive(Operation& operation);
   bool begin_receive(Operation& operation);
   bool look();
-  void look_at_failures();
+  bool look_at(ofi::Device& device);
+  void look_at_failures(ofi::Device& device);
+  bool may_sleep() const;
   void try_again();
   void finish(Operation& operation, std::size_t bytes);
   void failed(Operation& operation, const std::string& why);
@@ -140,7 +154,8 @@ class OfiTransport : public TcpTransport {
   Buffer* frame_came(Buffer* buffer, std::size_t bytes);
 
   // large messages
-  ofi::Regions::User region_of(Outgoing& frame);
+  std::size_t rail_of(std::uint32_t bulk) const { return bulk % rails_.size(); }
+  ofi::Regions::User region_of(Outgoing& frame, ofi::Regions& regions);
   bool send_bulk(int peer, Waiting& next);
   void bulk_comes(int peer, const Tail& tail, std::span<const std::byte> place);
   bool post_bulk(Operation& operation);
@@ -180,9 +195,10 @@ class OfiTransport : public TcpTransport {
     Count sent, received, read, copied_to_send, copied_on_receipt;  // bytes of messages
     std::uint64_t registrations = 0;
   } counted_;
-  // Null once it is over; uses the operations.
-  std::unique_ptr<ofi::Device> device_;
-  std::unique_ptr<ofi::Regions> regions_;
+  Rails rails_;  // they use the operations; none once it is over
+  // The first rail's; null once it is over.
+  ofi::Device* device_;
+  ofi::Regions* regions_;
   ofi::Regions::User of_arena_;
 };
 

@@ -140,22 +140,27 @@ bool is_of_sockets(std::string_view provider) {
   return is_one_of(provider, {"tcp", "net", "udp", "sockets"});
 }
 
-Found find(const Library& library, const Wish& wish) {
+std::vector<Found> find(const Library& library, const Wish& wish) {
+  const auto fit = [](const Infos& all, const Choice& choice) {
+    std::vector<Found> found;
+    for (const auto& [info, card] : choice.domains) {
+      check(*info);
+      found.push_back({{all, info}, card});
+    }
+    return found;
+  };
   const Infos all = offers(library, wish.provider);
   const Choice choice = choose(all.get(), wish);
-  if (!choice.info && wish.must_be_faster) throw Error(choice.card);
-  if (!choice.info) complain(library, wish.provider, wish.domain);
-  check(*choice.info);
-  const Found found{{all, choice.info}, choice.card};
-  Wish same = wish;
-  same.provider = choice.info->fabric_attr->prov_name;
-  same.domain = choice.info->domain_attr->name;
+  if (choice.domains.empty() && wish.must_be_faster) throw Error(choice.why_none);
+  if (choice.domains.empty()) complain(library, wish.provider, choice.missing);
+  std::vector<Found> found = fit(all, choice);
+  Wish same{found[0].info->fabric_attr->prov_name, {}, wish.reads, wish.must_be_faster};
+  for (const Found& one : found) same.domains.emplace_back(one.info->domain_attr->name);
   if (!wants_reads(same)) return found;
   const Infos readable = offers(library, same.provider, capability_rma);
-  Info* const info = choose(readable.get(), same).info;
-  if (!info) return found;
-  check(*info);
-  return {{readable, info}, choice.card};
+  std::vector<Found> reading = fit(readable, choose(readable.get(), same));
+  for (std::size_t i = 0; i < reading.size(); ++i) reading[i].card = found[i].card;
+  return reading.empty() ? found : reading;
 }
 
 }  // namespace ringreduce::ofi

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "transport/ofi/choice.h"
 
@@ -15,8 +16,8 @@ struct Found {
 };
 
 // What choose() takes of libfabric's offers; with remote reads if the provider has them there and they are
-// wished for. Throws Error, which says what is missing.
-Found find(const Library& library, const Wish& wish);
+// wished for. At least one; throws Error, which says what is missing.
+std::vector<Found> find(const Library& library, const Wish& wish);
 
 // Whether each look for completions is a system call.
 bool is_of_sockets(std::string_view provider);

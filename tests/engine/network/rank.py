@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -106,6 +107,23 @@ def links(comm):
         comm.all_reduce(x, algorithm=algorithm)
         assert (x == comm.size * (comm.size - 1) // 2).all(), algorithm
     return comm.links.order, float(np.nanmedian(comm.links.latency)), comm.explain(16 << 10).algorithm
+
+
+def over_each_interface(comm):
+    """The bytes that this host sends over each of two interfaces, and those of the messages."""
+
+    def sent():
+        return [
+            int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text()) for name in ("eth0", "eth1")
+        ]
+
+    x = ringreduce.zeros(LARGE, "float32")
+    comm.barrier()
+    before = sent()
+    for _ in range(4):
+        comm.all_reduce(x, algorithm="ring")
+    comm.barrier()
+    return [*np.subtract(sent(), before).tolist(), 4 * x.nbytes]
 
 
 def unmeasured(comm):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from bench.network.hosts import Hosts
-from tests.conftest import slowly
+from bench.network.links import script
+from tests.conftest import needs_libfabric, slowly
 from tests.processes import metronome, within
 
 PORT = 23456
@@ -33,12 +34,13 @@ class Ranks:
         scenario: str,
         place: str | None = None,
         per_host: int | Sequence[int] = 1,
+        transport: str = "",
         **variables: str,
     ) -> None:
         place = place or f"tcp://{hosts[0].address}:{PORT}"
         counts = [per_host] * len(hosts) if isinstance(per_host, int) else per_host
         ranks = [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
-        transport = "tcp" if per_host == 1 else "auto"
+        transport = transport or ("tcp" if per_host == 1 else "auto")
         self.processes = []
         for rank, host in enumerate(ranks):
             # All are on one machine, and could share memory after all.
@@ -97,6 +99,25 @@ def test_several_ranks_on_each_host(number, per_host):
 def test_more_ranks_on_one_host_than_on_the_other():
     with Hosts(2) as hosts:
         assert Ranks(hosts, "collectives", per_host=[1, 5]).answers() == ["shm+tcp"] * 6
+
+
+@needs_libfabric
+@pytest.mark.parametrize(("domains", "reads"), [("eth0", "0"), ("eth0,eth1", "0"), ("eth0,eth1", "1")])
+def test_a_fabric_of_two_networks(domains, reads):
+    """Each host has an interface to each. The bytes of large messages take those that are named, in equal parts."""
+    with Hosts(2, rate=None) as hosts:
+        one, other = (host.namespace for host in hosts)
+        script(one, f"ip link add eth1 type veth peer name eth1 netns {other}")
+        for host in hosts:
+            script(host.namespace, f"ip address add 10.1.0.{host.index + 1}/24 dev eth1; ip link set eth1 up")
+        wish = {"PROVIDER": "tcp", "DOMAIN": domains, "RMA": reads}
+        variables = {f"RINGREDUCE_OFI_{name}": value for name, value in wish.items()}
+        answers = Ranks(hosts, "over_each_interface", transport="ofi", **variables).answers()
+    for eth0, eth1, total in answers:
+        if domains == "eth0":
+            assert eth0 > total > 100 * eth1
+        else:
+            assert min(eth0, eth1) > 0.4 * total
 
 
 def test_ipv6_alone():

@@ -35,11 +35,13 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root, self._sys = root, root / "sys"
+        self.cards: list[str] = []
         online = self._sys / "devices/system/cpu/online"
         online.parent.mkdir(parents=True)
         online.write_text("0-1\n")
 
     def card(self, name, driver="mlx5_core", *, kind="infiniband", state="4: ACTIVE", node=-1):
+        self.cards.append(name)
         device = self._sys / "class" / kind / name / "device"
         device.mkdir(parents=True)
         (device / "driver").symlink_to(f"/nowhere/drivers/{driver}")
@@ -225,35 +227,61 @@ def test_hosts_of_several_ranks(new_host, shim):
 
 
 def _cards_of(out):
-    return re.search(r"card (\w+) ", out)[1]
+    return re.findall(r"card (\w+) ", out)
+
+
+def _share(shim, trees, **more):
+    """The cards that each rank takes, on hosts that are described."""
+    ranks = [
+        tree.variables(host, **pretending(shim, domains=",".join(tree.cards)), **more) for tree, host in trees
+    ]
+    return [_cards_of(out) for out in said(*ranks, program=PROGRAM)]
 
 
 @needs_shim
 def test_ranks_of_a_host_share_its_cards(new_host, shim):
     tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2", state="1: DOWN")
-    variables = pretending(shim, domains="mlx5_0,mlx5_1,mlx5_2")
-    found = said(*(tree.variables(host, **variables) for host in "aaabb"), program=PROGRAM)
-    assert [_cards_of(out) for out in found] == ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_0", "mlx5_1"]
+    found = _share(shim, [(tree, host) for host in "aaabb"])
+    assert found == [["mlx5_0"], ["mlx5_1"], ["mlx5_0"], ["mlx5_0"], ["mlx5_1"]]
 
 
 @needs_shim
-def test_the_card_that_is_near(new_host, shim):
+def test_a_rank_takes_all_cards_that_there_are_for_it(new_host, shim):
+    tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2").card("mlx5_3")
+    cards = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
+    assert _share(shim, [(tree, host) for host in "aabb"]) == [cards[:2], cards[2:]] * 2
+    assert _share(shim, [(tree, host) for host in "ab"]) == [cards] * 2
+
+
+@needs_shim
+def test_all_ranks_use_as_many_cards_as_the_one_with_the_fewest(new_host, shim):
+    two, one = new_host().card("mlx5_0").card("mlx5_1"), new_host().card("mlx5_0")
+    assert _share(shim, [(two, "a"), (one, "b"), (two, "c")]) == [["mlx5_0"]] * 3
+
+
+@needs_shim
+def test_the_cards_that_are_near(new_host, shim):
     """Node 1 has the cores that may be used, node 0 others."""
-    tree = (
-        new_host().card("mlx5_0", node=0).card("mlx5_1", node=1).nodes(node0="c", node1="00000000,00000003")
+    tree = new_host().nodes(node0="c", node1="00000000,00000003")
+    for card, node in (("mlx5_0", 0), ("mlx5_1", 1), ("mlx5_2", 0), ("mlx5_3", 1)):
+        tree.card(card, node=node)
+    four = [["mlx5_1"], ["mlx5_3"]] * 2
+    assert _share(shim, [(tree, host) for host in "aaaabbbb"]) == four * 2
+    assert _share(shim, [(tree, host) for host in "ab"]) == [["mlx5_1", "mlx5_3", "mlx5_0", "mlx5_2"]] * 2
+    found = said(
+        *(tree.variables(host, **pretending(shim, domains="mlx5_1")) for host in "ab"), program=PROGRAM
     )
-    variables = pretending(shim, domains="mlx5_0,mlx5_1")
-    found = said(*(tree.variables(host, **variables) for host in "aabb"), program=PROGRAM)
-    assert [_cards_of(out) for out in found] == ["mlx5_1"] * 4
     assert "mlx5_1 (mlx5_core, 100 Gb/sec (4X EDR), NUMA node 1)" in found[0]
 
 
 @needs_shim
-def test_a_domain_of_the_users_choice(new_host, shim):
-    tree = new_host().card("mlx5_0").card("mlx5_1")
-    variables = {**pretending(shim, domains="mlx5_0,mlx5_1"), "RINGREDUCE_OFI_DOMAIN": "mlx5_1"}
-    found = said(*(tree.variables(host, **variables) for host in "ab"), program=PROGRAM)
-    assert [_cards_of(out) for out in found] == ["mlx5_1"] * 2
+def test_domains_of_the_users_choice(new_host, shim):
+    tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2")
+    trees = [(tree, host) for host in "ab"]
+    for wish in ("mlx5_1", "mlx5_2,mlx5_0"):
+        assert _share(shim, trees, RINGREDUCE_OFI_DOMAIN=wish) == [wish.split(",")] * 2
+    shared = _share(shim, [(tree, host) for host in "aabb"], RINGREDUCE_OFI_DOMAIN="mlx5_2,mlx5_0")
+    assert shared == [["mlx5_2"], ["mlx5_0"]] * 2
 
 
 @needs_shim

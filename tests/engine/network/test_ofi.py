@@ -157,6 +157,10 @@ def test_a_libfabric_without_a_function(tmp_path):
             "finds no provider nowhere with reliable tagged messages; those",
         ),
         ({"RINGREDUCE_OFI_DOMAIN": "nowhere"}, "finds no domain nowhere with reliable tagged messages"),
+        (
+            {"RINGREDUCE_OFI_PROVIDER": "tcp", "RINGREDUCE_OFI_DOMAIN": "lo,nowhere"},
+            "finds no domain nowhere of provider tcp with reliable tagged messages",
+        ),
     ],
 )
 def test_settings_that_cannot_be_had(variables, why):
