@@ -34,8 +34,7 @@ RING = [
 ]
 # Without these settings, both of MPICH's network layers see one host, and use shared memory.
 UCX = {"UCX_TLS": "self,tcp"}
-PROVIDER = "tcp"  # of libfabric, for all that use it
-OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": PROVIDER}
+OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 
 # Our guards against bytes that change on the way.
 GUARDS = {
@@ -63,10 +62,12 @@ def write_agent(hosts: Sequence[Place], path: Path) -> Path:
 
 
 class Network:
-    """The hosts, the number of ranks on each, and a temporary folder."""
+    """The hosts, the number of ranks on each, a temporary folder, and the provider of all that use libfabric."""
 
-    def __init__(self, hosts: Sequence[Place], ranks_per_host: int, folder: Path) -> None:
-        self.hosts, self.ranks_per_host = hosts, ranks_per_host
+    def __init__(
+        self, hosts: Sequence[Place], ranks_per_host: int, folder: Path, provider: str = "tcp"
+    ) -> None:
+        self.hosts, self.ranks_per_host, self.provider = hosts, ranks_per_host, provider
         self.ranks = len(hosts) * ranks_per_host
         self._agent = write_agent(hosts, folder / "agent")
 
@@ -110,7 +111,7 @@ class Network:
         hosts = ",".join(host.name for host in self.hosts)
         where = ["-launcher", "ssh", "-launcher-exec", str(self._agent), "-hosts", hosts]
         interface = self.hosts[0].interface
-        devices = {"UCX_NET_DEVICES": interface, "FI_TCP_IFACE": interface}
+        devices = {"UCX_NET_DEVICES": interface, "FI_TCP_IFACE": interface, "FI_PROVIDER": self.provider}
         arguments = [*where, "-ppn", str(self.ranks_per_host)]
         return self.mpi(name, "mpich", arguments, {**environment, **devices})
 
@@ -118,14 +119,17 @@ class Network:
         python, quiet = gloo_python(), {"PYTHONWARNINGS": "ignore"}
         return self.python_ranks("gloo", str(python), environment=lambda question: quiet, needs=(python,))
 
-    def ours(self, transport: str, algorithm: str, guard: str = "") -> Contestant:
-        """Returns our contestant. Algorithm "off" is auto without measured links, and guard "" is the default."""
-        own = transport if "ofi" in transport else ""
-        name = "ringreduce" + "".join(f":{one}" for one in (own, algorithm, guard) if one not in ("auto", ""))
+    def ours(self, transport: str, algorithm: str, guard: str = "", reads: str = "") -> Contestant:
+        """Returns our contestant. Algorithm "off" is auto without measured links, and "" is the default."""
+        fabric = "ofi" in transport
+        what = ("" if transport == "tcp" else transport, algorithm, guard, reads and f"reads={reads}")
+        name = "ringreduce" + "".join(f":{one}" for one in what if one not in ("auto", ""))
         interface = self.hosts[0].interface
         links = {**GUARDS[guard], "RINGREDUCE_IFACE": interface}
-        if own:
-            links |= {"RINGREDUCE_OFI_PROVIDER": PROVIDER, "RINGREDUCE_OFI_DOMAIN": interface}
+        if fabric:
+            links |= {"RINGREDUCE_OFI_PROVIDER": self.provider, "RINGREDUCE_OFI_RMA": reads or "auto"}
+        if fabric and self.provider != "shm":
+            links["RINGREDUCE_OFI_DOMAIN"] = interface
         if algorithm == "off":
             links, algorithm = {**links, "RINGREDUCE_LINKS": "off"}, "auto"
         options = ["--transport", transport, "--algorithm", algorithm]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.network import raw_fabric
-from bench.network.contestants import GUARDS, OURS, PEERS, PROVIDER, Network, Place
+from bench.network.contestants import GUARDS, OURS, PEERS, Network, Place
 from bench.network.hosts import Hosts
 from bench.network.links import bits_per_second
 from ringreduce.bench.facts import busy_share
@@ -102,6 +102,13 @@ def parse_arguments() -> Namespace:
         default=["tcp"],
         help="our transports, such as tcp,ofi, with a column for each (tcp); empty lets ringreduce choose",
     )
+    parser.add_argument(
+        "--reads",
+        type=names,
+        default=[""],
+        help="whether our ofi reads remotely, 0 or 1, with a column for each (as RINGREDUCE_OFI_RMA chooses)",
+    )
+    parser.add_argument("--provider", default="tcp", help="libfabric's, for all that use it (tcp)")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--launches", type=int, default=3)
     options = parser.parse_args()
@@ -158,10 +165,11 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
     for name in options.contestants:
         if name == OURS:
             found += [
-                network.ours(transport, algorithm, guard)
+                network.ours(transport, algorithm, guard, reads)
                 for transport in options.transport
                 for algorithm in options.algorithms
                 for guard in options.guards
+                for reads in (options.reads if "ofi" in transport else [""])
             ]
         else:
             found.append(PEERS[name](network))
@@ -212,7 +220,7 @@ def ping_pongs(network: Network, question: Question, options: Namespace) -> dict
     if raw_fabric.missing() or not any("ofi" in transport for transport in options.transport):
         return {}
     small = [nbytes for nbytes in question.sizes if nbytes <= raw_fabric.MOST]
-    return {nbytes: raw_fabric.ping_pong_us(network.hosts, PROVIDER, nbytes) for nbytes in small}
+    return {nbytes: raw_fabric.ping_pong_us(network.hosts, network.provider, nbytes) for nbytes in small}
 
 
 def wire_share(collective: str, ranks: int) -> float:
@@ -339,7 +347,7 @@ def main() -> None:
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     path = Path(__file__).parents[1] / "results" / f"network-{stamp}.jsonl"
     with places(options) as hosts, tempfile.TemporaryDirectory() as folder:
-        network = Network(hosts, options.ranks_per_host, Path(folder))
+        network = Network(hosts, options.ranks_per_host, Path(folder), options.provider)
         contestants = chosen(network, options)
         for collective in options.collectives:
             question = question_for(collective, network.ranks, options)
