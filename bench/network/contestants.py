@@ -34,7 +34,7 @@ RING = [
 ]
 # Without these settings, both of MPICH's network layers see one host, and use shared memory.
 UCX = {"UCX_TLS": "self,tcp"}
-OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
 
 # Our guards against bytes that change on the way.
 GUARDS = {
