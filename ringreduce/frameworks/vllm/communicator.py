@@ -42,7 +42,8 @@ class Communicator(CpuCommunicator):  # type: ignore[misc]
 class _Calls:
     """The functions of torch.distributed that a CpuCommunicator calls, with nothing between them and the backend.
 
-    torch.distributed checks arguments and dispatches an operator first, which takes longer than a small call.
+    torch.distributed checks arguments and dispatches an operator first, which takes longer than a small call. A model
+    that torch.compile traces calls torch.distributed, because Dynamo cannot trace a backend's methods.
     """
 
     def __init__(self, found: Any) -> None:
@@ -52,10 +53,16 @@ class _Calls:
             options.asyncOp = False
 
     def all_reduce(self, tensor: torch.Tensor, group: ProcessGroup) -> None:
-        self._backend.allreduce([tensor], self._sum).wait()
+        if torch.compiler.is_compiling():
+            torch.distributed.all_reduce(tensor, group=group)
+        else:
+            self._backend.allreduce([tensor], self._sum).wait()
 
     def all_gather_into_tensor(self, output: torch.Tensor, tensor: torch.Tensor, group: ProcessGroup) -> None:
-        self._backend._allgather_base(output, tensor, self._all).wait()
+        if torch.compiler.is_compiling():
+            torch.distributed.all_gather_into_tensor(output, tensor, group=group)
+        else:
+            self._backend._allgather_base(output, tensor, self._all).wait()
 
     def gather(
         self, tensor: torch.Tensor, outputs: list[torch.Tensor] | None, dst: int, group: ProcessGroup

@@ -52,6 +52,7 @@ def generated(*arguments: str, **variables: str) -> tuple[list[int], float, set[
         (2, 1, "VLLM_PLUGINS=ringreduce"),
         (4, 1, "RINGREDUCE_AS=gloo"),
         (1, 2, "VLLM_PLUGINS=ringreduce"),
+        (2, 2, "RINGREDUCE_AS=gloo"),
     ],
 )
 def test_tokens_are_those_of_vllm_alone(tensor, pipeline, switch):
