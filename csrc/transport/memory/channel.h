@@ -112,19 +112,19 @@ struct SegmentLayout {
         slots(told + sizeof(Slot) * 2 * world),
         acks(slots + sizeof(Slot) * slots_before(Transport::lanes)),
         arena(align(acks + sizeof(Acks) * world, 4096)),
-        bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
+        bytes(arena + capacity * (Transport::collective_lanes + 1)),
+        record_depth(world > 8 ? 16 : 2 * depth_of(0)) {}
 
+  static constexpr std::uint32_t most_slots = 128;
   // The number of slots to one peer, a power of two: the most messages in flight to it. Small messages take
   // the first lane. Where no rank answers, as in broadcasts, it lets the sender run ahead, so that it seldom
-  // waits, and ranks that share a core seldom take turns. Those of many ranks would fill the cores' caches.
+  // waits, and ranks that share a core seldom take turns. Two ranks gain nothing, and the slots of many would
+  // fill the cores' caches.
   std::uint32_t depth_of(int lane) const {
     if (lane >= Transport::collective_lanes) return 16;
     if (world > 8) return 4;
-    return lane == 0 ? 128 : 16;
+    return lane == 0 && world > 2 ? most_slots : 16;
   }
-  // The number of calls on record, a power of two. A rank that is ahead must still be known to have made the
-  // calls that its peers are in.
-  std::uint32_t record_depth() const { return world > 8 ? 16 : most_records; }
   static std::size_t align(std::size_t n, std::size_t to = cache_line) { return (n + to - 1) / to * to; }
 
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
@@ -159,6 +159,9 @@ struct SegmentLayout {
   int world;
   std::size_t capacity;
   std::size_t doorbells, told, slots, acks, arena, bytes;
+  // The number of calls on record, a power of two. A rank that is ahead must still be known to have made the
+  // calls that its peers are in.
+  std::uint32_t record_depth;
 };
 
 }  // namespace ringreduce

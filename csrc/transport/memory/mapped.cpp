@@ -89,7 +89,6 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
       Out& o = out(lane, peer);
       In& i = in(lane, peer);
       o.mask = i.mask = layout_.depth_of(lane) - 1;
-      o.arena_start.resize(layout_.depth_of(lane));
       o.slots = layout_.slots_to(segments_[rank].get(), peer, lane);
       o.acknowledged = &layout_.acks_of(theirs, rank).consumed[lane];
       i.slots = layout_.slots_to(theirs, rank, lane);
@@ -340,7 +339,7 @@ void MappedTransport::ring(int peer) {
 void MappedTransport::record(const Record& record) {
   Header& own = header(rank);
   const std::uint32_t next = own.record_next.load(order::relaxed);
-  const std::uint32_t place = next & (layout_.record_depth() - 1);
+  const std::uint32_t place = next & (layout_.record_depth - 1);
   own.records[place] = record;
   own.histories[place].store(record.history, order::history_written);
   own.record_next.store(next + 1, order::call_recorded);
@@ -349,7 +348,7 @@ void MappedTransport::record(const Record& record) {
 std::vector<Record> MappedTransport::records(int of_rank) {
   const Header& theirs = header(of_rank);
   const std::uint32_t next = theirs.record_next.load(order::calls_seen);
-  const std::uint32_t depth = layout_.record_depth();
+  const std::uint32_t depth = layout_.record_depth;
   std::vector<Record> recent;
   for (std::uint32_t n = next < depth ? 0 : next - depth; n != next; ++n) {
     recent.push_back(theirs.records[n & (depth - 1)]);

@@ -90,7 +90,7 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
     std::uint32_t known = 0;                 // the last value read of *acknowledged
-    std::vector<std::uint64_t> arena_start;  // of each slot's payload, or `nothing`
+    std::uint64_t arena_start[SegmentLayout::most_slots] = {};  // of each slot's payload, or `nothing`
   };
   struct In {
     Slot* slots = nullptr;

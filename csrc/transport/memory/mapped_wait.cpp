@@ -237,7 +237,7 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
 // begun.
 void MappedTransport::check_agreement() {
   const Header& own = header(rank);
-  const std::uint32_t depth = layout_.record_depth();
+  const std::uint32_t depth = layout_.record_depth;
   const std::uint32_t mine = own.record_next.load(order::calls_seen);
   for (int peer = 0; peer < world; ++peer) {
     const Header& other = header(peer);
