@@ -89,7 +89,7 @@ class MappedTransport : public Transport {
     std::uint32_t mask = 0;                              // the number of slots - 1
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
-    std::uint32_t known = 0;                 // the last value read of *acknowledged
+    std::uint32_t known = 0;                                    // the last value read of *acknowledged
     std::uint64_t arena_start[SegmentLayout::most_slots] = {};  // of each slot's payload, or `nothing`
   };
   struct In {
