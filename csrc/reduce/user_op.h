@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,12 @@ namespace ringreduce {
 
 // The number that calls with one have in place of an op's.
 inline constexpr Op user_defined = static_cast<Op>(op_count);
+
+// An operator failed in the middle of a call. `op`: such as "op 'add'".
+struct OpFailed : std::runtime_error {
+  OpFailed(const std::string& op, const std::string& why) : runtime_error(why), op(op) {}
+  std::string op;
+};
 
 // It must be associative. Ranks identify it by its name.
 class UserOp {
@@ -24,7 +31,7 @@ class UserOp {
   UserOp(const UserOp&) = delete;
   UserOp& operator=(const UserOp&) = delete;
 
-  // right[i] = left[i] op right[i]. Both spans are aligned as their elements are. May throw.
+  // right[i] = left[i] op right[i]. Both spans are aligned as their elements are. May throw OpFailed.
   virtual void apply(const void* left, void* right, std::size_t count, DType dtype) const = 0;
 
   const std::string name;

@@ -10,7 +10,6 @@
 #include "fronts/python/bindings.h"
 #include "fronts/python/held.h"
 #include "fronts/shared/thread_end.h"
-#include "transport/interface/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -22,12 +22,6 @@ struct Misplaced : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-// An operator of the caller's own failed in the middle of a call. `op`: such as "op 'add'".
-struct OpFailed : Error {
-  OpFailed(const std::string& op, const std::string& why) : Error(why), op(op) {}
-  std::string op;
-};
-
 // The communicator was closed, or belongs to the parent that this process was forked from.
 struct Closed : Error {
   using Error::Error;

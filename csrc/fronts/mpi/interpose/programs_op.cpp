@@ -1,7 +1,6 @@
 #include "fronts/mpi/interpose/programs_op.h"
 
 #include "fronts/mpi/interpose/types.h"
-#include "transport/interface/errors.h"
 
 namespace ringreduce::mpi {
 namespace {
