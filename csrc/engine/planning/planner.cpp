@@ -88,13 +88,14 @@ void Planner::fit(const Call& call, Plan& plan) const {
   geometry.input = call.input_extents;
   geometry.output = call.output_extents;
   if (plan.fitted[0] == *call.input_extents && plan.fitted[1] == *call.output_extents) return;
-  plan.fitted[0] = *call.input_extents;
-  plan.fitted[1] = *call.output_extents;
+  plan.fitted[0] = {};  // until all of this is done
   const Shape shape = shape_of(call, world_);
   geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
   geometry.count = shape.longest;
   if (geometry.slices == 1) plan.last_slice.resolve(*plan.program, geometry, 0);
   set_count(plan.record, shape.total);
+  plan.fitted[0] = *call.input_extents;
+  plan.fitted[1] = *call.output_extents;
 }
 
 const Plan& Planner::plan_uneven(const Call& call, const PlanKey& key, const Target& target) {

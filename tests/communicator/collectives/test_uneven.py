@@ -118,3 +118,18 @@ def test_blocks_that_change_and_return(rows):
         return found
 
     assert on_processes(2, rank_main) == [[True] * 5] * 2
+
+
+def test_exchanges_that_change_and_return():
+    """Blocks of one slice and of several, of which a rank knows its own only. The calls are under way together."""
+
+    def rank_main(comm):
+        calls = []
+        for number, counts in enumerate([(1, 3), (1, 3), (200_000, 3), (3, 1), (200_000, 3), (0, 5), (1, 3)]):
+            own = [counts[(comm.rank + peer) % 2] for peer in range(2)]
+            x = np.repeat([10.0 * comm.rank + number, 10.0 * comm.rank + number + 1], own)
+            want = np.repeat([number + comm.rank, 10.0 + number + comm.rank], own)
+            calls.append((comm.all_to_all(x, send_counts=own, recv_counts=own, async_op=True), want))
+        return [np.array_equal(call.wait(), want) for call, want in calls]
+
+    assert on_processes(2, rank_main) == [[True] * 7] * 2

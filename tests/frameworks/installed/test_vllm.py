@@ -67,7 +67,7 @@ def test_tokens_are_those_of_vllm_alone(tensor, pipeline, switch):
         assert collectives > 6 * TOKENS
 
 
-@pytest.mark.skipif(why_not is not None, reason=why_not or "")
+@pytest.mark.skipif(why_not is not None, reason=str(why_not))
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_tokens_of_two_hosts_are_those_over_gloo(ranks):
     """Which vLLM uses between hosts. The comparison raises if tokens differ, or another backend serves than should."""

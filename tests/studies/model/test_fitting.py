@@ -85,8 +85,8 @@ def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     assert (chosen, ranking) == other
     assert sorted(name for name, _, _ in ranking) == sorted(NAMES)
     assert [seconds for _, seconds, _ in ranking] == sorted(seconds for _, seconds, _ in ranking)
-    # The simulator keeps causes as floats.
-    assert all(seconds == pytest.approx(made, rel=1e-4) for _, seconds, made in ranking)
+    # The simulator keeps causes as floats. A correction may make the sum much smaller than what was rounded.
+    assert all(seconds == pytest.approx(made, rel=1e-5) for _, seconds, made in ranking)
 
 
 @pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=needs_libfabric)])
