@@ -9,7 +9,6 @@
 #include "engine/calls/waiting.h"
 #include "engine/endings/contract.h"
 #include "engine/planning/description.h"
-#include "reduce/user_op.h"
 
 namespace ringreduce {
 namespace {
