@@ -1,14 +1,15 @@
-"""Times the ranks' all-reduce kernels, one_shot and direct, by size and number of thread blocks.
+"""Times the ranks' all-reduce kernels, one_shot, two_shot and direct, by size and number of thread blocks.
 
-    python3 bench/gpu/kernels.py [--ranks 4] [--sizes 512,64K,4M] [--kernels one_shot,direct] [--blocks 16] [--emulated]
+    python3 bench/gpu/kernels.py [--ranks 2,4] [--sizes 512,4M] [--kernels one_shot,direct] [--blocks 16] [--emulated]
 
 The ranks are streams of one process. Each replays a graph of several calls on its own array, and a time is that of the
-last rank between two CUDA events. This shows from which size on direct is faster, and how many blocks it wants.
+last rank between two CUDA events. This shows from which size on which kernel is faster, and how many blocks it wants.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -56,10 +57,12 @@ def replay(ranks: Ranks, graphs: list[Any]) -> float:
     return float(seconds)
 
 
-def measure(options: argparse.Namespace, library: Any, kernel: str, blocks: int, size: int) -> list[float]:
-    ranks = Ranks(library, options.ranks, blocks=blocks)
+def measure(
+    options: argparse.Namespace, library: Any, world: int, kernel: str, blocks: int, size: int
+) -> list[float]:
+    ranks = Ranks(library, world, blocks=blocks)
     count = max(size // 4, 1)
-    spans = ranks.spans([np.zeros(count, "float32")] * options.ranks)
+    spans = ranks.spans([np.zeros(count, "float32")] * world)
     graphs = graphs_of(ranks, kernel, count, options.calls, spans)
     replay(ranks, graphs)
     seconds = [replay(ranks, graphs) / options.calls for _ in range(options.rounds)]
@@ -68,15 +71,19 @@ def measure(options: argparse.Namespace, library: Any, kernel: str, blocks: int,
     return seconds
 
 
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=numbers, default=[4])
     parser.add_argument("--sizes", type=sizes, default=[512 << (2 * power) for power in range(7)] + [4 << 20])
-    parser.add_argument("--kernels", type=names, default=["one_shot", "direct"])
+    parser.add_argument("--kernels", type=names, default=["one_shot", "two_shot", "direct"])
     parser.add_argument(
         "--one-shot-up-to", type=byte_count, default=1 << 20, help="larger ones take long (1M)"
     )
-    parser.add_argument("--blocks", type=lambda text: [int(one) for one in text.split(",")], default=[16])
+    parser.add_argument("--blocks", type=numbers, default=[16])
     parser.add_argument("--calls", type=int, default=100, help="calls in each graph (100)")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=120.0, help="no further size after so many (120)")
@@ -85,24 +92,24 @@ def main() -> int:
     options = parser.parse_args()
     library = emulated_library() if options.emulated else cuda_library
     end = time.monotonic() + options.seconds
-    print("| bytes | kernel | blocks | us | quartiles |\n|--:|---|--:|--:|--:|", flush=True)
-    for size in options.sizes:
-        for kernel in options.kernels:
-            for blocks in options.blocks:
-                if time.monotonic() > end or (kernel == "one_shot" and size > options.one_shot_up_to):
-                    continue
-                try:
-                    seconds = measure(options, library, kernel, blocks, size)
-                except DoesNotFit as problem:
-                    print(f"without {blocks} blocks: {problem}", file=sys.stderr)
-                    continue
-                low, median, high = (1e6 * one for one in statistics.quantiles(seconds, n=4))
-                print(
-                    f"| {size:,} | {kernel} | {blocks} | {median:,.1f} | {low:,.1f} - {high:,.1f} |",
-                    flush=True,
-                )
-                name = f"{options.ranks} ranks, {kernel}, {blocks} blocks"
-                append(options.json, figure=name, bytes=size, us=round(median, 2), quartiles=[low, high])
+    print("| ranks | bytes | kernel | blocks | us | quartiles |\n|--:|--:|---|--:|--:|--:|", flush=True)
+    for world, size, kernel, blocks in itertools.product(
+        options.ranks, options.sizes, options.kernels, options.blocks
+    ):
+        if time.monotonic() > end or (kernel == "one_shot" and size > options.one_shot_up_to):
+            continue
+        try:
+            seconds = measure(options, library, world, kernel, blocks, size)
+        except DoesNotFit as problem:
+            print(f"without {blocks} blocks: {problem}", file=sys.stderr)
+            continue
+        low, median, high = (1e6 * one for one in statistics.quantiles(seconds, n=4))
+        print(
+            f"| {world} | {size:,} | {kernel} | {blocks} | {median:,.1f} | {low:,.1f} - {high:,.1f} |",
+            flush=True,
+        )
+        name = f"{world} ranks, {kernel}, {blocks} blocks"
+        append(options.json, figure=name, bytes=size, us=round(median, 2), quartiles=[low, high])
     return 0
 
 

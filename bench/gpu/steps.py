@@ -172,8 +172,14 @@ class Table:
         one_rank = "--ranks 1 --kernels direct --sizes 64M --blocks 32 --calls 1 --rounds 2"
         return [
             script("facts", "bench/gpu/facts.py", 15, ""),
-            self.kernels("thresholds, 4 ranks", 60, "--ranks 4 --sizes 512,4K,16K,32K,64K,128K,256K,1M,4M"),
-            self.kernels("thresholds, 2 ranks", 40, "--ranks 2 --sizes 512,4K,16K,64K,256K,1M,4M"),
+            *(
+                self.kernels(
+                    f"thresholds, {ranks} ranks",
+                    40,
+                    f"--ranks {ranks} --sizes 512,4K,16K,64K,128K,256K,512K,1M,2M,4M --blocks 8,16,32 --seconds 35",
+                )
+                for ranks in (4, 2, 8)
+            ),
             self.kernels(
                 "direct, 8 to 64 blocks",
                 40,

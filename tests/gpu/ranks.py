@@ -26,10 +26,9 @@ LIBRARIES = Path(
     os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"
 )
 EMULATED_LIBRARY = LIBRARIES / "libringreduce_cuda_emulated.so"
-MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS, MOST_ARENAS = 32, 64, 256, 2048, 64, 32
-MOST_ONE_SHOT_RANKS = 16
+MOST_RANKS, MOST_SLOTS, LINE, ROUND_BYTES, MOST_BLOCKS, MOST_ARENAS = 32, 64, 256, 32768, 64, 32
 AROUND, PATTERN = 256, 0xA5
-DUTIES = ["interpret", "one_shot", "direct"]
+DUTIES = {"one_shot": 1, "two_shot": 1, "direct": 2}
 ON_EITHER = pytest.mark.skipif(
     not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"
 )
@@ -80,11 +79,11 @@ class Boxes(ctypes.Structure):
     def bytes(self):
         posted = in_lines(8 * self.world * MOST_SLOTS)
         arenas = min(self.blocks, MOST_ARENAS)
-        tiles = in_lines((4 * TILE_BYTES + 32) * self.world) if self.world <= MOST_ONE_SHOT_RANKS else 0
-        return self.blocks * self.words_bytes() + arenas * (posted + tiles + self.arena_bytes)
+        flagged = 4 * ROUND_BYTES + in_lines(64 * self.world)
+        return self.blocks * self.words_bytes() + arenas * (posted + flagged + self.arena_bytes)
 
-    def tiles(self, block):
-        """Where a block counts its tiles; two words on, whether it is in a call."""
+    def phases(self, block):
+        """Where a block counts its phases; two words on, whether it is in a call."""
         return block * self.words_bytes() + 8 * (6 * self.world + 1)
 
 
@@ -109,7 +108,8 @@ class Share(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_uint64) for name in ("source", "target", "bytes")],
         *[(f"{way}_{end}", ctypes.c_int32) for way in ("from", "to") for end in ("begin", "end")],
-        *[(name, ctypes.c_bool) for name in ("from_others", "to_others", "copies", "exchanges")],
+        *[(name, ctypes.c_bool) for name in ("from_others", "to_others", "copies", "exchanges", "spreads")],
+        *[(name, ctypes.c_uint64) for name in ("source_step", "target_step")],
     ]
 
 
@@ -250,7 +250,8 @@ class Ranks:
         for errand in errands:
             rank = self.ranks[errand.rank]
             rank.choose()
-            errand.duty = DUTIES.index(kernel)
+            errand.duty = DUTIES[kernel]
+            errand.share.spreads = kernel == "two_shot"
             self.library.call("run", ctypes.byref(errand), rank.stream.handle)
 
     def finish(self):

@@ -53,7 +53,7 @@ def test_all_reduce(world, in_place):
 
 
 @pytest.mark.skipif(HAS_CARD, reason="a card has 32 queues, too few for as many ranks of a process")
-def test_more_ranks_than_a_one_shot_has_tiles_for(monkeypatch):
+def test_more_ranks_than_a_gpu_has_queues(monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "128")
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
     on_gpu(_all_reduce, 20, (5, 20_011), ("auto", "ring", "two_shot"), False)
@@ -116,7 +116,7 @@ def test_every_collective(world):
 
 
 def _exchange_in_place(comm):
-    """Also beside a rank that does not."""
+    """Also beside a rank that does not: short ones are sent, long ones walk the program."""
     for count in (3, 5000):
         given = [integers(rank, count * comm.size) for rank in range(comm.size)]
         wanted = np.concatenate([each[comm.rank * count :][:count] for each in given])

@@ -431,7 +431,7 @@ def test_more_blocks_than_fit_wait_for_ever(cuda, monkeypatch):
     monkeypatch.setenv("RINGREDUCE_EMULATED_DEVICES", "1")
     ranks = Ranks(cuda, 2, blocks=3)
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "3")
-    spans = ranks.spans([np.ones(5000, "int32")] * 2)
+    spans = ranks.spans([np.ones(20_000, "int32")] * 2)
     ranks.launch("one_shot", [ranks.errand(r, "sum", spans[r], spans[r]) for r in range(2)])
     wait_until(lambda: any(rank.report.contents.begun for rank in ranks.ranks))
     time.sleep(0.02)

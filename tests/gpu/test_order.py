@@ -36,6 +36,7 @@ def order(block):
         # Without a peer, nobody waits long.
         ("direct", 1, ["fwhfwhhh", "fwfwh", "fwfwh"]),
         ("one_shot", 2, ["whhh", "wh", "h"]),
+        ("two_shot", 2, ["whwhh", "h", "h"]),
     ],
 )
 def test_the_host_is_told_after_the_first_meeting_by_one_block(emulation, kernel, world, wanted):

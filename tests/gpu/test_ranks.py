@@ -1,4 +1,4 @@
-"""The kernels that are one rank's part of a collective, one_shot.h and direct.h: all ranks' at once."""
+"""The kernels that are one rank's part of a collective, flagged.h and direct.h: all ranks' at once."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ from .ranks import MOST_ARENAS, Part, wait_until
 
 WORLDS = [1, 2, 3, 4, 8, 16]
 COUNTS = [1, 7, 1000, 20_011]
-KERNELS = ["one_shot", "direct"]
+KERNELS = ["one_shot", "two_shot", "direct"]
 COMBINATIONS = [
     (dtype, op)
     for dtype in ("float32", ml_dtypes.bfloat16, "int32", "complex64")
@@ -21,7 +21,7 @@ COMBINATIONS = [
 
 pytestmark = pytest.mark.timeout(60)
 every_world = pytest.mark.parametrize("world", WORLDS)
-both_kernels = pytest.mark.parametrize("kernel", KERNELS)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
 def arrays(world, count, dtype="float32", seed=1):
@@ -45,8 +45,8 @@ def combined(given, op):
 
 
 def parts(kernel, world, count, itemsize):
-    """What each rank combines in an all-reduce: its share or, one-shot, all."""
-    if kernel == "one_shot":
+    """What each rank is given in an all-reduce: its share if it is direct, or all."""
+    if kernel != "direct":
         return [Part()] * world
     cuts = [count * rank // world * itemsize for rank in range(world + 1)]
     return [Part(begin, begin, end - begin) for begin, end in itertools.pairwise(cuts)]
@@ -72,7 +72,7 @@ def results_of(ranks, kernel, op, given, in_place=False, shifts=(0, 0)):
     return results
 
 
-@both_kernels
+@every_kernel
 @every_world
 @pytest.mark.parametrize(("dtype", "op"), COMBINATIONS)
 def test_all_reduce(make_ranks, kernel, world, dtype, op):
@@ -84,7 +84,7 @@ def test_all_reduce(make_ranks, kernel, world, dtype, op):
             assert (result == wanted).all(), count
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("world", [1, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("in_place", [False, True])
@@ -99,7 +99,7 @@ def test_misaligned(make_ranks, kernel, world, dtype, in_place, shifts):
             assert (result == combined(given, "sum")).all(), count
 
 
-@both_kernels
+@every_kernel
 @every_world
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_call_after_call(make_ranks, kernel, world, blocks):
@@ -136,24 +136,25 @@ def test_kernels_take_turns(make_ranks, world):
     rng = np.random.default_rng(7)
     for number, count in enumerate([0, *rng.integers(1, 4000, 40)]):
         given = arrays(world, int(count), "float32", number)
-        for result in results_of(ranks, KERNELS[rng.integers(2)], "sum", given):
+        for result in results_of(ranks, KERNELS[rng.integers(3)], "sum", given):
             assert (result == combined(given, "sum")).all()
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_flags_come_again(make_ranks, world):
-    """They are numbers of tiles in 32 bits, and never 0."""
+@pytest.mark.parametrize("kernel", ["one_shot", "two_shot"])
+def test_flags_come_again(make_ranks, kernel, world):
+    """They are numbers of phases in 32 bits, and never 0."""
     ranks = make_ranks(world)
     for rank in ranks.ranks:
         for block in range(ranks.boxes.blocks):
-            rank.memory.put(np.array([(1 << 32) - 5], np.uint64), ranks.boxes.tiles(block))
+            rank.memory.put(np.array([(1 << 32) - 5], np.uint64), ranks.boxes.phases(block))
     for number in range(4):
         given = arrays(world, 5000, "float32", number)
-        for result in results_of(ranks, "one_shot", "sum", given):
+        for result in results_of(ranks, kernel, "sum", given):
             assert (result == combined(given, "sum")).all()
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("world", [2, 4, 16])
 def test_captured_and_replayed(make_ranks, kernel, world):
     ranks = make_ranks(world)
@@ -226,7 +227,63 @@ def test_all_gather(make_ranks, world, in_place):
             span.close()
 
 
-@both_kernels
+FLAGGED = {  # what ranks give and get, and where: from_, to, source, target, steps, copies
+    "reduce_scatter": lambda r, n, b: (range(n), range(n), 0, r * b, b, 0, False),
+    "reduce": lambda r, n, b: (range(n), [n - 1], 0, 0, 0, 0, False),
+    "all_gather": lambda r, n, b: (range(n), range(n), r * b, 0, 0, b, True),
+    "gather": lambda r, n, b: (range(n), [n - 1], r * b, 0, 0, b, True),
+    "scatter": lambda r, n, b: ([n - 1], range(n), 0, r * b, b, 0, True),
+    "broadcast": lambda r, n, b: ([n - 1], range(n), 0, 0, 0, 0, True),
+    "all_to_all": lambda r, n, b: (range(n), range(n), 0, 0, b, b, True),
+}
+
+
+def moved(collective, given, rank):
+    """What `rank` gets, and where in an array of all ranks' blocks."""
+    world = len(given)
+    root, own = world - 1, slice(rank * given[0].size // world, (rank + 1) * given[0].size // world)
+    result = given[rank].copy()
+    if collective == "reduce_scatter":
+        result[own] = sum(given)[own]
+    elif collective in ("scatter", "broadcast"):
+        at = own if collective == "scatter" else slice(given[0].size // world)
+        result[at] = given[root][at]
+    elif collective == "reduce" and rank == root:
+        result[: given[0].size // world] = sum(given)[: given[0].size // world]
+    elif collective == "all_to_all":
+        result = np.concatenate([x[own] for x in given])
+    elif collective == "all_gather" or (collective == "gather" and rank == root):
+        result = np.concatenate([np.split(x, world)[r] for r, x in enumerate(given)])
+    return result
+
+
+@pytest.mark.parametrize("collective", FLAGGED)
+@every_world
+@pytest.mark.parametrize("count", [1, 7, 20_011])
+def test_words_with_flags_move_blocks(make_ranks, collective, world, count):
+    """In place, call after call, while the host does not wait. In most rounds a root hears of its peers' turns only."""
+    ranks = make_ranks(world, blocks=1)
+    given = [
+        np.random.default_rng(rank).integers(-9, 9, world * count).astype("int32") for rank in range(world)
+    ]
+    spans = ranks.spans(given, 4)
+    launched = [ranks.errand(r, "sum", spans[r], spans[r]) for r in range(world)]
+    for rank, errand in enumerate(launched):
+        share, part = errand.share, FLAGGED[collective](rank, world, 4 * count)
+        share.bytes = 4 * count
+        share.from_begin, share.from_end = part[0][0], part[0][-1] + 1
+        share.to_begin, share.to_end = part[1][0], part[1][-1] + 1
+        share.source, share.target, share.source_step, share.target_step, share.copies = part[2:]
+    for _ in range(3):
+        ranks.launch("one_shot", launched)
+        given = [moved(collective, given, rank) for rank in range(world)]
+    ranks.finish()
+    for span, wanted in zip(spans, given, strict=True):
+        assert (span.get() == wanted).all()
+        span.close()
+
+
+@every_kernel
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_a_rank_that_never_comes_is_given_up(make_ranks, kernel, world):
     ranks = make_ranks(world)
@@ -242,7 +299,7 @@ def test_a_rank_that_never_comes_is_given_up(make_ranks, kernel, world):
         span.close()
 
 
-@both_kernels
+@every_kernel
 def test_who_has_given_up_makes_no_further_call(make_ranks, kernel):
     """Calls may be in the stream already; the rank's counts are not what its peers expect."""
     ranks = make_ranks(2)
@@ -266,7 +323,7 @@ def test_a_call_beside_another_is_told(make_ranks):
     ranks = make_ranks(1, blocks=2)
     spans = ranks.spans(arrays(1, 1000))
     (rank,) = ranks.ranks
-    rank.memory.put(np.ones(1, np.uint64), ranks.boxes.tiles(1) + 2 * 8)
+    rank.memory.put(np.ones(1, np.uint64), ranks.boxes.phases(1) + 2 * 8)
     ranks.launch("one_shot", errands(ranks, "sum", spans, spans, [Part()]))
     ranks.finish()
     assert (rank.report.contents.begun, rank.report.contents.overlaps, rank.done()) == (1, 1, 0)
@@ -310,7 +367,7 @@ def test_what_lies_in_memory_of_a_rank_that_gave_up_is_left_alone(make_ranks):
         span.close()
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_ranks_whose_calls_differ_are_given_up(make_ranks, kernel, world):
     """They meet all others before they combine, and name the first with which they have nothing in common."""

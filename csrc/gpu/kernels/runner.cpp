@@ -97,10 +97,18 @@ void KernelRunner::check() {
 
 // --- planning --------------------------------------------------------------------------------------------
 
-// Up to this size every rank sends everything to every other: few bytes, and one hop. On an H100, a second
-// tile of a block takes as long as both meetings of a direct call.
+// Every rank sends everything to every other, which is one hop, while a thread handles few packs: predicted.
 std::size_t KernelRunner::one_shot_up_to() const {
-  return static_cast<std::size_t>(boxes_->layout().arenas()) * device::tile_bytes;
+  constexpr std::size_t packs = 512;  // of a block, of all ranks
+  return static_cast<std::size_t>(boxes_->layout().arenas()) * packs * device::pack_bytes /
+         static_cast<std::size_t>(world_);
+}
+
+// One round of each block: predicted. Words with flags take twice the bytes, but no meetings with fences.
+bool KernelRunner::is_short(const device::Share& share) const {
+  const device::Boxes& boxes = boxes_->layout();
+  return share.bytes <=
+         round_bytes(boxes, share, shift_of_tiles(boxes, share)) * static_cast<std::uint64_t>(boxes.arenas());
 }
 
 // Hand-tuned kernels run only if the ranks choose them by themselves and agree without communicating, from
@@ -110,12 +118,10 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   if (!chosen || call.input_extents || call.op == Op::premul_sum || call.wire != Encoding::none) {
     return Duty::interpret;
   }
-  if (call.collective == Collective::all_reduce && world_ <= device::most_one_shot_ranks &&
-      call.count * size_of(call.dtype) <= one_shot_up_to()) {
-    return Duty::one_shot;
-  }
+  if (!is_direct(call.collective)) return Duty::interpret;
+  if (is_short(flagged_share(call))) return Duty::flagged;
   // Between processes, with the program as a fallback in the kernel.
-  return is_direct(call.collective) && (boxes_->one_process() || buffers_) ? Duty::direct : Duty::interpret;
+  return boxes_->one_process() || buffers_ ? Duty::direct : Duty::interpret;
 }
 
 // Enough slices for all blocks, unless that makes them too short. The same on all ranks.
@@ -136,8 +142,9 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
   duty_ = duty_for(call, planner.is_forced(call.collective));
   // The fallback combines in the same order, and copies as the tables say.
   if (duty_ != Duty::interpret && (boxes_->one_process() || reduces(call.collective))) {
-    const bool two_shot = call.collective == Collective::all_reduce;
-    const char* name = duty_ == Duty::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
+    const bool one_shot = duty_ == Duty::flagged && !flagged_share(call).spreads;
+    const bool reduces_all = call.collective == Collective::all_reduce;
+    const char* name = !reduces_all ? "direct" : one_shot ? "one_shot" : "two_shot";
     here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
   }
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
@@ -172,7 +179,7 @@ device::Share KernelRunner::share_of(const Call& call) const {
       break;
   }
   // In packs, so that shares begin at accesses of 16 bytes.
-  constexpr std::uint64_t pack = 16;
+  constexpr std::uint64_t pack = device::pack_bytes;
   const std::uint64_t packs = (bytes + pack - 1) / pack;
   const std::uint64_t begin = std::min(packs * rank / world * pack, bytes);
   const std::uint64_t end = std::min(packs * (rank + 1) / world * pack, bytes);
@@ -186,6 +193,49 @@ device::Share KernelRunner::share_of(const Call& call) const {
           true,
           broadcasts,
           false};
+}
+
+device::Share KernelRunner::flagged_share(const Call& call) const {
+  const std::uint64_t bytes = call.count * size_of(call.dtype);
+  const std::uint64_t at = static_cast<std::uint64_t>(rank_) * bytes;
+  const device::RankRange all{0, world_}, root{call.root, call.root + 1};
+  device::Share share{};
+  share.bytes = bytes;
+  share.from = share.to = all;
+  share.copies = !reduces(call.collective);
+  switch (call.collective) {
+    case Collective::all_reduce:
+      share.spreads = bytes > one_shot_up_to();
+      break;
+    case Collective::reduce_scatter:
+      share.source_step = bytes;
+      share.target = at;
+      break;
+    case Collective::all_gather:
+      share.source = at;
+      share.target_step = bytes;
+      break;
+    case Collective::gather:
+      share.to = root;
+      share.source = at;
+      share.target_step = bytes;
+      break;
+    case Collective::scatter:
+      share.from = root;
+      share.source_step = bytes;
+      share.target = at;
+      break;
+    case Collective::all_to_all:
+      share.source_step = share.target_step = bytes;
+      break;
+    case Collective::broadcast:
+      share.from = root;
+      break;
+    default:
+      share.to = root;
+      break;
+  }
+  return share;
 }
 
 device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
@@ -254,9 +304,8 @@ void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& laun
     admit_peers(call);
     if (buffers_) held = buffers_->hold();
     place_arrays(call, launch.captured, errand);
-  } else if (duty_ == Duty::one_shot) {
-    errand.share = {0,     0,    call.count * size_of(call.dtype), {0, world_}, {0, world_}, true, true,
-                    false, false};
+  } else if (duty_ == Duty::flagged) {
+    errand.share = flagged_share(call);
   }
   CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
   if (!launch.captured) record_last(event_.get(), launch.stream);

@@ -37,10 +37,12 @@ class KernelRunner : public Runner {
  private:
   std::uint64_t collectives_ended() const;
   std::size_t one_shot_up_to() const;
+  bool is_short(const device::Share& share) const;
   device::Duty duty_for(const Call& call, bool is_forced) const;
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
   device::Share share_of(const Call& call) const;
+  device::Share flagged_share(const Call& call) const;
   void admit_peers(const Call& call) const;
   void place_arrays(const Call& call, bool captured, device::Errand& errand) const;
   void wait_until_idle();

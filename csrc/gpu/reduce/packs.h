@@ -3,11 +3,12 @@
 
 #include <type_traits>
 
+#include "gpu/reduce/spans.h"
 #include "lanes.h"
 
 namespace ringreduce::device {
 
-inline constexpr int pack_bytes = sizeof(Words);
+static_assert(sizeof(Words) == pack_bytes);
 
 // Stays in words until an element is used, because separate small elements would take a register each.
 template <class Element>
@@ -59,6 +60,40 @@ RINGREDUCE_DEVICE void store_anywhere(char* to, T value) {
     store_aligned<T>(to, value);
   } else {
     __builtin_memcpy(to, &value, sizeof value);
+  }
+}
+
+// The first `left` bytes of a pack that may be misaligned, and zeros for the others.
+RINGREDUCE_DEVICE Words load_pack(const char* from, std::uint64_t left) {
+  if (left >= pack_bytes && is_aligned<Words>(from)) return load_aligned<Words>(from);
+  Words words = {};
+  RINGREDUCE_UNROLL
+  for (unsigned i = 0; i < pack_bytes; i += 4) {
+    if (left >= i + 4 && is_aligned<std::uint32_t>(from)) {
+      words.at[i / 4] = load_aligned<std::uint32_t>(from + i);
+      continue;
+    }
+    RINGREDUCE_UNROLL
+    for (unsigned b = 0; b < 4; ++b) {
+      if (i + b >= left) continue;
+      words.at[i / 4] |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(from[i + b])) << (8 * b);
+    }
+  }
+  return words;
+}
+
+RINGREDUCE_DEVICE void store_pack(char* to, const Words& words, std::uint64_t left) {
+  if (left >= pack_bytes && is_aligned<Words>(to)) return store_aligned(to, words);
+  RINGREDUCE_UNROLL
+  for (unsigned i = 0; i < pack_bytes; i += 4) {
+    if (left >= i + 4 && is_aligned<std::uint32_t>(to)) {
+      store_aligned(to + i, words.at[i / 4]);
+      continue;
+    }
+    RINGREDUCE_UNROLL
+    for (unsigned b = 0; b < 4; ++b) {
+      if (i + b < left) to[i + b] = static_cast<char>(words.at[i / 4] >> (8 * b));
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 namespace ringreduce::device {
 
 inline constexpr int most_spans = 32;  // of sources, and of destinations
+inline constexpr int pack_bytes = 16;  // what a thread moves at once
 
 struct Spans {
   char* destinations[most_spans];

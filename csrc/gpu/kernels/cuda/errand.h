@@ -10,11 +10,11 @@
 
 namespace ringreduce::device {
 
-// A block of the one-shot kernel sends this many bytes at a time, as words of half data, half flag.
-inline constexpr std::uint64_t tile_bytes = 2048;
-inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
-inline constexpr std::uint64_t flagged_word_bytes = 16;
-inline constexpr int most_one_shot_ranks = 16;  // whose tiles fit into a block's shared memory
+// Data of flagged.h travels as words of half data, half flag: two for each pack of 16 bytes. A block has so
+// many packs at a time, a tile of each rank, which fit into its shared memory.
+inline constexpr std::uint64_t flagged_word_bytes = 16, flagged_pack_bytes = 2 * flagged_word_bytes;
+inline constexpr std::uint32_t least_round_packs = 256, round_packs = 2048;
+inline constexpr std::uint64_t flagged_round_bytes = flagged_pack_bytes * round_packs;
 
 inline constexpr int most_blocks = GpuOptions::most_blocks;  // of a rank
 inline constexpr int most_arenas = 32;
@@ -25,9 +25,9 @@ inline constexpr std::uint64_t message_slice = 32 << 10;  // bytes
 inline constexpr int most_messages = 64;                  // of a launch
 
 // The layout of a rank's boxes, the same for all ranks. Each block has words, which peers write or which it
-// keeps between calls. The first blocks also have postings, tiles and an arena for messages. Direct kernels
-// need words only, and use more blocks than others. Behind all that, each peer has lanes for messages that no
-// collective makes.
+// keeps between calls. The first blocks also have postings, flagged words and an arena for messages. Direct
+// kernels need words only, and use more blocks than others. Behind all that, each peer has lanes for messages
+// that no collective makes.
 struct Boxes {
   std::int32_t blocks;
   std::int32_t world;
@@ -42,12 +42,12 @@ struct Boxes {
   constexpr std::uint64_t posted_bytes() const { return in_lines(8ull * world * most_slots); }
   // Six words for each peer, and four for the block itself.
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
-  // From each peer, two tiles, and the contracts of two calls.
-  constexpr std::uint64_t tiles_bytes() const {
-    return world > most_one_shot_ranks ? 0 : in_lines(2 * (flagged_tile_bytes + flagged_word_bytes) * world);
+  // Two places for rounds, and from each peer the contracts of four.
+  constexpr std::uint64_t flagged_bytes() const {
+    return 2 * flagged_round_bytes + in_lines(4 * flagged_word_bytes * static_cast<std::uint64_t>(world));
   }
   // For a block with an arena, without its words.
-  constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }
+  constexpr std::uint64_t block_bytes() const { return posted_bytes() + flagged_bytes() + arena_bytes; }
   constexpr std::uint64_t all_words_bytes() const {
     return words_bytes() * static_cast<std::uint64_t>(blocks);
   }
@@ -112,18 +112,36 @@ struct RankRange {
   constexpr bool contains(int rank) const { return begin <= rank && rank < end; }
 };
 
-// The part that a rank combines or copies: bytes from `source` of some ranks' inputs, to `target` of some
-// ranks' outputs. A one-shot call combines everything, and uses only the number of bytes.
+// Direct: the part that a rank combines or copies, bytes from `source` of some ranks' inputs, to `target` of
+// some ranks' outputs. Flagged: what the ranks `from` send to each of the ranks `to`.
 struct Share {
   std::uint64_t source, target, bytes;
   RankRange from, to;
-  bool from_others, to_others;  // not from each rank's own input, or not to its own output
+  bool from_others, to_others;  // direct: not from each rank's own input, or not to its own output
   bool copies;                  // and combines nothing
-  bool exchanges;               // one part after the other, from each rank to another place of the output
+  bool exchanges;        // direct: one part after the other, from each rank to another place of the output
+  bool spreads = false;  // flagged: each rank combines tiles of its own, and sends the results to all
+  std::uint64_t source_step = 0, target_step = 0;  // flagged: from one peer's bytes to the next one's
 };
 
-// The kernel's algorithm: see interpreter.h, one_shot.h, direct.h.
-enum class Duty : std::int32_t { interpret, one_shot, direct };
+// The tiles of a flagged call have 1 << shift packs: a round has one for each of a block's threads at least,
+// and then as many as give each block one round, if they fit.
+constexpr std::uint64_t round_bytes(const Boxes& boxes, const Share& share, int shift) {
+  return (static_cast<std::uint64_t>(share.spreads ? boxes.world : 1) * pack_bytes) << shift;
+}
+constexpr int shift_of_tiles(const Boxes& boxes, const Share& share) {
+  const auto packs = [&](int shift) { return static_cast<std::uint32_t>(boxes.world) << shift; };
+  int shift = 0;
+  while (packs(shift + 1) <= round_packs &&
+         (packs(shift) < least_round_packs ||
+          round_bytes(boxes, share, shift) * static_cast<std::uint64_t>(boxes.arenas()) < share.bytes)) {
+    ++shift;
+  }
+  return shift;
+}
+
+// The kernel's algorithm: see interpreter.h, flagged.h, direct.h.
+enum class Duty : std::int32_t { interpret, flagged, direct };
 
 // One rank's part of one call: a kernel's parameter.
 struct Errand {
@@ -137,7 +155,7 @@ struct Errand {
   // Where each rank reaches the arrays, for direct calls. 0 on some rank: not all do, and the interpreter
   // takes the call.
   std::uint64_t inputs[most_ranks], outputs[most_ranks];
-  Share share;                 // direct and one-shot
+  Share share;                 // direct and flagged
   const FlatProgram* program;  // the interpreter's; null for a direct call if all ranks reach all arrays
   char* temp;                  // the interpreter's, for all blocks
   Scale last;                  // completes a result: an average divides

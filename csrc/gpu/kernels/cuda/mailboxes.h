@@ -58,21 +58,20 @@ class Box {
   RINGREDUCE_DEVICE std::uint64_t* come(int peer) const { return word(5, peer); }
   // This rank's own counts.
   RINGREDUCE_DEVICE std::uint64_t* meetings() const { return word(6, 0); }
-  RINGREDUCE_DEVICE std::uint64_t* tiles() const { return word(6, 0) + 1; }
+  RINGREDUCE_DEVICE std::uint64_t* phases() const { return word(6, 0) + 1; }
   RINGREDUCE_DEVICE std::uint64_t* calls() const { return word(6, 0) + 2; }
   // Not 0 during a call, and forever after one that was given up.
   RINGREDUCE_DEVICE std::uint64_t* is_in_call() const { return word(6, 0) + 3; }
-  // Written by `peer`: a tile with flags, of even and of odd number.
-  RINGREDUCE_DEVICE char* tile_from(int peer, std::uint64_t number) const {
-    return at_ + boxes_.posted_bytes() +
-           flagged_tile_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
+  // Written by peers: what they send in this phase.
+  RINGREDUCE_DEVICE char* place(std::uint64_t phase) const {
+    return at_ + boxes_.posted_bytes() + flagged_round_bytes * (phase % 2);
   }
-  // Written by `peer`: the contract of the call whose first tile has this number, with that tile's flag.
-  RINGREDUCE_DEVICE char* contract_from(int peer, std::uint64_t number) const {
-    return at_ + boxes_.posted_bytes() + 2 * flagged_tile_bytes * static_cast<std::uint64_t>(boxes_.world) +
-           flagged_word_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
+  // Written by `peer`: the contract of its call, in the round that begins with this phase.
+  RINGREDUCE_DEVICE char* contract_from(int peer, std::uint64_t phase) const {
+    return at_ + boxes_.posted_bytes() + 2 * flagged_round_bytes +
+           flagged_word_bytes * (4 * static_cast<std::uint64_t>(peer) + phase % 4);
   }
-  RINGREDUCE_DEVICE char* arena() const { return at_ + boxes_.posted_bytes() + boxes_.tiles_bytes(); }
+  RINGREDUCE_DEVICE char* arena() const { return at_ + boxes_.posted_bytes() + boxes_.flagged_bytes(); }
 
  private:
   RINGREDUCE_DEVICE std::uint64_t* word(int kind, int peer) const {

@@ -36,7 +36,7 @@ class RankBlock {
     return Box(errand_.boxes, errand_.memories[peer], block_.index());
   }
 
-  // Whether this block has messages and tiles. Others also begin and end all calls, so that counts of calls
+  // Whether this block has messages. Others also begin and end all calls, so that counts of calls
   // agree.
   RINGREDUCE_DEVICE bool has_arena() const { return block_.index() < errand_.boxes.arenas(); }
 

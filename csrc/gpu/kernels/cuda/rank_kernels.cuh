@@ -1,15 +1,15 @@
 #pragma once
 
 #include "gpu/kernels/cuda/direct.h"
+#include "gpu/kernels/cuda/flagged.h"
 #include "gpu/kernels/cuda/interpreter.h"
-#include "gpu/kernels/cuda/one_shot.h"
 #include "gpu/kernels/cuda/rank_kernels.h"
 
 namespace ringreduce::device {
 
 union RankShared {
   InterpreterShared interpreter;
-  OneShotShared one_shot;
+  FlaggedShared flagged;
   DirectShared direct;
 };
 
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(rank_threads, 2) rank_kernel(const __grid_cons
   Block block;
   block.alone(
       [&] { pass = Passes<family>::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op)); });
-  if (errand.duty == Duty::one_shot) return OneShot(block, shared.one_shot, errand, pass).run();
+  if (errand.duty == Duty::flagged) return Flagged(block, shared.flagged, errand, pass).run();
   if (errand.duty == Duty::direct && Direct(block, shared.direct, errand, pass).run()) return;
   Interpreter(block, shared.interpreter, errand, pass).run();
 }

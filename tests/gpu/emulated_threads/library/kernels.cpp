@@ -13,9 +13,9 @@
 #include "devices.h"
 #include "functions.h"
 #include "gpu/kernels/cuda/direct.h"
+#include "gpu/kernels/cuda/flagged.h"
 #include "gpu/kernels/cuda/interpreter.h"
 #include "gpu/kernels/cuda/messages.h"
-#include "gpu/kernels/cuda/one_shot.h"
 #include "gpu/kernels/cuda/rank_kernels.h"
 #include "gpu/reduce/entry_points.h"
 #include "memory.h"
@@ -141,11 +141,15 @@ void check_share(const Errand& errand, int device, std::uint64_t source, std::ui
   if (errand.share.bytes == 0) return;
   if (errand.share.from.contains(errand.rank)) {
     check_reach(errand.input + source, device, "the input");
-    check_reach(errand.input + source + errand.share.bytes - 1, device, "the input's end");
+    const std::uint64_t others =
+        errand.share.source_step * static_cast<std::uint64_t>(errand.boxes.world - 1);
+    check_reach(errand.input + source + others + errand.share.bytes - 1, device, "the input's end");
   }
   if (errand.share.to.contains(errand.rank)) {
     check_reach(errand.output + target, device, "the output");
-    check_reach(errand.output + target + errand.share.bytes - 1, device, "the output's end");
+    const std::uint64_t others =
+        errand.share.target_step * static_cast<std::uint64_t>(errand.boxes.world - 1);
+    check_reach(errand.output + target + others + errand.share.bytes - 1, device, "the output's end");
   }
 }
 
@@ -171,9 +175,9 @@ void launch_errand(const void* parameter, void* stream) {
     case Duty::interpret:
       check_reach(errand.program, current_device(), "the program");
       return launch(run_block<Interpreter, InterpreterShared>, errand, stream);
-    case Duty::one_shot:
-      check_share(errand, current_device(), 0, 0);
-      return launch(run_block<OneShot, OneShotShared>, errand, stream);
+    case Duty::flagged:
+      check_share(errand, current_device(), errand.share.source, errand.share.target);
+      return launch(run_block<Flagged, FlaggedShared>, errand, stream);
     case Duty::direct:
       check_share(errand, current_device(), errand.share.source, errand.share.target);
       return launch(run_direct, errand, stream);
