@@ -1,9 +1,11 @@
-"""Times the ranks' all-reduce kernels, one_shot, two_shot and direct, by size and number of thread blocks.
+"""Times the ranks' kernels, one_shot, two_shot and direct, by size and number of thread blocks.
 
     python3 bench/gpu/kernels.py [--ranks 2,4] [--sizes 512,4M] [--kernels one_shot,direct] [--blocks 16] [--emulated]
+                                 [--collective all_reduce|all_gather|reduce_scatter]
 
 The ranks are streams of one process. Each replays a graph of several calls on its own array, and a time is that of the
 last rank between two CUDA events. This shows from which size on which kernel is faster, and how many blocks it wants.
+Sizes are those of a rank's block, or of the array in an all-reduce. Only an all-reduce has two shots.
 """
 
 from __future__ import annotations
@@ -23,15 +25,24 @@ from record import append
 
 from ringreduce.text import byte_count, names, sizes
 from tests.gpu import cuda_library
-from tests.gpu.ranks import DoesNotFit, Ranks, emulated_library
-from tests.gpu.test_ranks import errands, parts
+from tests.gpu.ranks import DoesNotFit, Part, Ranks, emulated_library
+from tests.gpu.test_ranks import errands, flagged, parts
 
 
-def graphs_of(ranks: Ranks, kernel: str, count: int, calls: int, spans: list[Any]) -> list[Any]:
+def launched(ranks: Ranks, collective: str, kernel: str, count: int, spans: list[Any]) -> list[Any]:
+    block, gathers = 4 * count, collective == "all_gather"
+    if collective == "all_reduce":
+        of = parts(kernel, ranks.world, count, 4)
+    elif kernel != "direct":
+        return list(flagged(ranks, collective, spans, block))
+    else:
+        of = [Part(r * block, r * block, block, not gathers, gathers) for r in range(ranks.world)]
+    return list(errands(ranks, "sum", spans, spans, of))
+
+
+def graphs_of(ranks: Ranks, kernel: str, calls: int, errands: list[Any]) -> list[Any]:
     made = []
-    for rank, errand in zip(
-        ranks.ranks, errands(ranks, "sum", spans, spans, parts(kernel, ranks.world, count, 4)), strict=True
-    ):
+    for rank, errand in zip(ranks.ranks, errands, strict=True):
         rank.choose()
         with ranks.library.captured(rank.stream) as graph:
             ranks.launch(kernel, [errand] * calls)
@@ -62,8 +73,10 @@ def measure(
 ) -> list[float]:
     ranks = Ranks(library, world, blocks=blocks)
     count = max(size // 4, 1)
-    spans = ranks.spans([np.zeros(count, "float32")] * world)
-    graphs = graphs_of(ranks, kernel, count, options.calls, spans)
+    blocks_of_all = 1 if options.collective == "all_reduce" else world
+    spans = ranks.spans([np.zeros(count * blocks_of_all, "float32")] * world)
+    made = launched(ranks, options.collective, kernel, count, spans)
+    graphs = graphs_of(ranks, kernel, options.calls, made)
     replay(ranks, graphs)
     seconds = [replay(ranks, graphs) / options.calls for _ in range(options.rounds)]
     for one in (*graphs, *spans, ranks):
@@ -79,6 +92,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=numbers, default=[4])
     parser.add_argument("--sizes", type=sizes, default=[512 << (2 * power) for power in range(7)] + [4 << 20])
+    parser.add_argument(
+        "--collective", choices=["all_reduce", "all_gather", "reduce_scatter"], default="all_reduce"
+    )
     parser.add_argument("--kernels", type=names, default=["one_shot", "two_shot", "direct"])
     parser.add_argument(
         "--one-shot-up-to", type=byte_count, default=1 << 20, help="larger ones take long (1M)"
@@ -98,6 +114,8 @@ def main() -> int:
     ):
         if time.monotonic() > end or (kernel == "one_shot" and size > options.one_shot_up_to):
             continue
+        if kernel == "two_shot" and options.collective != "all_reduce":
+            continue
         try:
             seconds = measure(options, library, world, kernel, blocks, size)
         except DoesNotFit as problem:
@@ -108,7 +126,7 @@ def main() -> int:
             f"| {world} | {size:,} | {kernel} | {blocks} | {median:,.1f} | {low:,.1f} - {high:,.1f} |",
             flush=True,
         )
-        name = f"{world} ranks, {kernel}, {blocks} blocks"
+        name = f"{options.collective}, {world} ranks, {kernel}, {blocks} blocks"
         append(options.json, figure=name, bytes=size, us=round(median, 2), quartiles=[low, high])
     return 0
 

@@ -176,9 +176,17 @@ class Table:
                 self.kernels(
                     f"thresholds, {ranks} ranks",
                     40,
-                    f"--ranks {ranks} --sizes 512,4K,16K,64K,128K,256K,512K,1M,2M,4M --blocks 8,16,32 --seconds 35",
+                    f"--ranks {ranks} --sizes 512,4K,16K,64K,128K,256K,512K,1M,2M,4M --blocks 8,16,32 --seconds 30",
                 )
                 for ranks in (4, 2, 8)
+            ),
+            *(
+                self.kernels(
+                    f"thresholds, {collective}",
+                    25,
+                    f"--collective {collective} --ranks 2,4,8 --sizes 4K,16K,64K,256K,1M --blocks 8,32 --seconds 20",
+                )
+                for collective in ("all_gather", "reduce_scatter")
             ),
             self.kernels(
                 "direct, 8 to 64 blocks",

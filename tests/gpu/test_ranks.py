@@ -238,6 +238,18 @@ FLAGGED = {  # what ranks give and get, and where: from_, to, source, target, st
 }
 
 
+def flagged(ranks, collective, spans, size):
+    """Errands in place, for blocks of `size` bytes."""
+    launched = [ranks.errand(r, "sum", spans[r], spans[r]) for r in range(ranks.world)]
+    for rank, errand in enumerate(launched):
+        share, part = errand.share, FLAGGED[collective](rank, ranks.world, size)
+        share.bytes = size
+        share.from_begin, share.from_end = part[0][0], part[0][-1] + 1
+        share.to_begin, share.to_end = part[1][0], part[1][-1] + 1
+        share.source, share.target, share.source_step, share.target_step, share.copies = part[2:]
+    return launched
+
+
 def moved(collective, given, rank):
     """What `rank` gets, and where in an array of all ranks' blocks."""
     world = len(given)
@@ -267,13 +279,7 @@ def test_words_with_flags_move_blocks(make_ranks, collective, world, count):
         np.random.default_rng(rank).integers(-9, 9, world * count).astype("int32") for rank in range(world)
     ]
     spans = ranks.spans(given, 4)
-    launched = [ranks.errand(r, "sum", spans[r], spans[r]) for r in range(world)]
-    for rank, errand in enumerate(launched):
-        share, part = errand.share, FLAGGED[collective](rank, world, 4 * count)
-        share.bytes = 4 * count
-        share.from_begin, share.from_end = part[0][0], part[0][-1] + 1
-        share.to_begin, share.to_end = part[1][0], part[1][-1] + 1
-        share.source, share.target, share.source_step, share.target_step, share.copies = part[2:]
+    launched = flagged(ranks, collective, spans, 4 * count)
     for _ in range(3):
         ranks.launch("one_shot", launched)
         given = [moved(collective, given, rank) for rank in range(world)]

@@ -18,6 +18,9 @@ constexpr std::size_t shortest_slice = 4 * KiB;
 // For collectives in which a rank keeps what it receives until it can continue: from each rank, in each
 // block.
 constexpr std::size_t longest_slice_kept = 16 * KiB;
+// What a block sends in the time of another wait for its peers: predicted, from an H100's one-shot calls
+// before they were flagged ones.
+constexpr std::uint64_t bytes_of_a_wait = 4 * KiB;
 
 // In place, a prefix of the ranks' values would be written where other ranks still read.
 bool is_direct(Collective collective) {
@@ -97,18 +100,19 @@ void KernelRunner::check() {
 
 // --- planning --------------------------------------------------------------------------------------------
 
-// Every rank sends everything to every other, which is one hop, while a thread handles few packs: predicted.
-std::size_t KernelRunner::one_shot_up_to() const {
-  constexpr std::size_t packs = 512;  // of a block, of all ranks
-  return static_cast<std::size_t>(boxes_->layout().arenas()) * packs * device::pack_bytes /
-         static_cast<std::size_t>(world_);
-}
-
 // One round of each block: predicted. Words with flags take twice the bytes, but no meetings with fences.
 bool KernelRunner::is_short(const device::Share& share) const {
   const device::Boxes& boxes = boxes_->layout();
   return share.bytes <=
          round_bytes(boxes, share, shift_of_tiles(boxes, share)) * static_cast<std::uint64_t>(boxes.arenas());
+}
+
+// Of N ranks with S bytes in each block, a rank sends (N - 1) S in one shot, and 2 (N - 1) S / N in two
+// shots, which wait once more.
+bool KernelRunner::is_one_shot(const device::Share& share) const {
+  const auto world = static_cast<std::uint64_t>(world_);
+  const auto blocks = static_cast<std::uint64_t>(boxes_->layout().arenas());
+  return is_short(share) && (world - 1) * (world - 2) * share.bytes <= world * blocks * bytes_of_a_wait;
 }
 
 // Hand-tuned kernels run only if the ranks choose them by themselves and agree without communicating, from
@@ -205,7 +209,7 @@ device::Share KernelRunner::flagged_share(const Call& call) const {
   share.copies = !reduces(call.collective);
   switch (call.collective) {
     case Collective::all_reduce:
-      share.spreads = bytes > one_shot_up_to();
+      share.spreads = !is_one_shot(share);
       break;
     case Collective::reduce_scatter:
       share.source_step = bytes;

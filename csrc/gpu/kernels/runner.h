@@ -36,8 +36,8 @@ class KernelRunner : public Runner {
 
  private:
   std::uint64_t collectives_ended() const;
-  std::size_t one_shot_up_to() const;
   bool is_short(const device::Share& share) const;
+  bool is_one_shot(const device::Share& share) const;
   device::Duty duty_for(const Call& call, bool is_forced) const;
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
