@@ -328,19 +328,22 @@ class Communicator(Collectives, Messages, Groups):
         self._c.prepare_device(values.whole(device, "device"))
 
     def register(self, x: Array) -> None:
-        """Registers the GPU memory of x with NCCL, which can then use it in place.
+        """Registers the GPU memory of x on all ranks, so that calls can use it in place. Every rank must call it.
 
-        The registration ends with :meth:`deregister`, or with the group. Calls over NCCL take any memory, registered
-        or not. If NCCL has not been used before, every rank must call this method, because it sets up NCCL. Needs NCCL
-        2.19 or later.
+        Ranks that are processes map each other's memory in this call, and not some time after its first use. NCCL gets
+        the memory too, if it serves the group. The registration ends with :meth:`deregister`, or with the group.
 
         Args:
-            x: an array in GPU memory, identified by the address of its first byte.
+            x: an array in GPU memory, of as many bytes on all ranks. It is known by the address of its first byte.
+
+        Raises:
+            ValueError: on all ranks, if x is empty, registered already or of another length on some rank.
+            Error: on all ranks, if the memory of some rank cannot be shared.
         """
         self._c.register_memory(x)
 
     def deregister(self, x: Array) -> None:
-        """Ends the registration of x by :meth:`register`. Call it before you free the memory of x."""
+        """Ends the registration of x by :meth:`register`. Every rank must call it, before any frees its memory."""
         self._c.deregister_memory(x)
 
 

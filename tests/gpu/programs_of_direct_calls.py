@@ -235,6 +235,62 @@ def pieces(comm):
         call_until_direct(comm, reducing(comm, x, seed))
 
 
+def registered(comm):
+    """What is registered is mapped in that call, and stays mapped."""
+    x = View(library().Memory(1 << 20), COUNT, offset=64 * comm.rank)
+    comm.register(x)
+    assert is_direct(comm, reducing(comm, x))
+    for seed in range(OFFERS + 6):
+        reducing(comm, array(), seed)()
+    call_until_direct(comm, reducing(comm, array()))  # peers have made room for it
+    assert is_direct(comm, reducing(comm, x, seed=1))
+    comm.deregister(x)
+    refusals(comm, x)
+    if not HAS_CARD:  # whose memory can be shared
+        large = array((16 << 20) // 4 if comm.rank == 1 else COUNT)
+        refused(comm, View(large, COUNT), ringreduce.Error, "rank 1: x cannot be shared with the other ranks")
+    comm.register(x)
+    assert is_direct(comm, reducing(comm, x, seed=2))
+
+
+def refusals(comm, x):
+    """All ranks say what is wrong on one of them, and go on."""
+    refused(comm, View(x, COUNT - comm.rank), ValueError, f"rank 1: x has {4 * COUNT - 4} bytes")
+    comm.register(x)
+    refused(comm, x if comm.rank == 1 else array(), ValueError, "rank 1: x is already registered")
+    comm.deregister(x)
+    try:
+        comm.deregister(x)
+    except ValueError as error:
+        assert "x is not registered" in str(error)
+    else:
+        raise AssertionError("it was registered")
+
+
+def refused(comm, x, kind, why):
+    try:
+        comm.register(x)
+    except kind as error:
+        assert why in str(error), error
+    else:
+        raise AssertionError(f"registered in spite of: {why}")
+
+
+def registered_and_killed(comm):
+    """A rank dies while others register; then another after they have."""
+    x = array()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.register(x)
+    except ringreduce.PeerLost as error:
+        assert error.rank == 1, error
+    with comm.shrink() as left:
+        if left.size > 1:
+            left.register(x)
+            assert is_direct(left, reducing(left, x))
+
+
 def killed(comm):
     """A rank dies in the middle; the others end, and go on without it."""
     x = array()
@@ -262,7 +318,7 @@ def main() -> None:
     try:
         ringreduce.run(what, world, timeout=PATIENCE, max_blocks=1)
     except ringreduce.RankFailed as error:
-        assert what is killed and error.rank == 1, error
+        assert what in (killed, registered_and_killed) and error.rank == 1, error
     print("well")
 
 

@@ -16,10 +16,11 @@ SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "64", "RINGREDUCE_EMULATED_SHARED": st
 @pytest.mark.parametrize(
     ("what", "world"),
     [
-        *((what, 2) for what in ("collectives", "reallocated", "many", "unlike")),
+        *((what, 2) for what in ("collectives", "reallocated", "many", "unlike", "registered")),
         *((what, MOST_PROCESSES) for what in ("freed", "pieces")),
         *(("collectives", world) for world in range(3, MOST_PROCESSES + 1)),
         *(pytest.param("killed", n, marks=pytest.mark.kills) for n in range(2, MOST_PROCESSES + 1)),
+        pytest.param("registered_and_killed", 3, marks=pytest.mark.kills),
     ],
 )
 def test_direct_calls(what, world):

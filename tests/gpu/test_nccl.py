@@ -411,7 +411,10 @@ def test_waits_are_short(monkeypatch):
 
 def test_memory_is_registered_until_the_end(nccl):
     def work(comm):
-        x, y = (GpuArray(np.ones(100, "float32")) for _ in range(2))
+        x, y, z = (GpuArray(np.ones(100, "float32")) for _ in range(3))
+        comm.register(z)  # with kernels only
+        comm.all_reduce(z, algorithm="nccl")
+        comm.deregister(z)
         comm.register(x)
         comm.register(y)
         with pytest.raises(ValueError, match="already registered"):

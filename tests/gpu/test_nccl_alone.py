@@ -14,6 +14,7 @@ pytestmark = MARKS
 def _all_there_is(comm):
     cuda, data = library(), np.arange(1000, dtype="float32")
     x, out = GpuArray(data), GpuArray(np.zeros(1000, "float32"))
+    comm.all_reduce(x, algorithm="nccl")  # which the registration includes from then on
     comm.register(x)
     for collective in ("all_reduce", "reduce_scatter", "all_gather"):
         getattr(comm, collective)(x, out=out, algorithm="nccl")

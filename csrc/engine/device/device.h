@@ -56,8 +56,8 @@ class DeviceCalls {
   virtual void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) = 0;
   virtual std::shared_ptr<DeviceWork> exchange_beside(int device, std::span<const Transfer> transfers,
                                                       std::optional<void*> stream, Arrays arrays) = 0;
-  // Registers memory that NCCL may use in place. The memory is known by its first byte until it is
-  // deregistered or the communicator is left. The first call that needs NCCL meets the other ranks.
+  // Registers memory that calls may use in place: a collective, of as many bytes on all ranks. The memory is
+  // known by its first byte until it is deregistered or the communicator is left.
   virtual void register_memory(int device, void* memory, std::size_t bytes) = 0;
   virtual void deregister_memory(int device, void* memory) = 0;
   virtual Holdings holdings() = 0;

@@ -168,7 +168,7 @@ RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
   return tell(comm, device, &Member::device, "the pointer to the device");
 }
 
-// This library's kernels reach all memory without registration. NCCL also returns null if there is no window.
+// Not a collective. Kernels map memory without it, when it is first used.
 RINGREDUCE_NCCL(CommRegister, Comm comm, void* memory, std::size_t bytes, void** handle) {
   return run(comm, Phase::launches, [=](Member& member) {
     check_pointer(handle, "the pointer to the handle");
@@ -186,23 +186,29 @@ RINGREDUCE_NCCL(CommDeregister, Comm comm, void* handle) {
   });
 }
 
+// A window is known by its memory. NCCL also returns null if there is none.
 RINGREDUCE_NCCL(CommWindowRegister, Comm comm, void* memory, std::size_t bytes, nccl::Window* window,
                 int flags) {
   return run(comm, Phase::launches, [=](Member& member) {
     check_pointer(window, "the pointer to the window");
     *window = nullptr;
-    const Comm real = member.real();
-    if (real) {
-      check_real(
+    if (const Comm real = member.real()) {
+      return check_real(
           call_real<nccl::CommWindowRegister>("CommWindowRegister", real, memory, bytes, window, flags));
     }
+    if ((flags & nccl::symmetric_window) == 0) return;
+    member.use([&](Communicator& own) { own.device().register_memory(member.device, memory, bytes); });
+    *window = reinterpret_cast<nccl::Window>(memory);
   });
 }
 
 RINGREDUCE_NCCL(CommWindowDeregister, Comm comm, nccl::Window window) {
   return run(comm, Phase::launches, [=](Member& member) {
-    const Comm real = member.real();
-    if (real) check_real(call_real<nccl::CommWindowDeregister>("CommWindowDeregister", real, window));
+    if (const Comm real = member.real()) {
+      return check_real(call_real<nccl::CommWindowDeregister>("CommWindowDeregister", real, window));
+    }
+    if (!window) return;
+    member.use([&](Communicator& own) { own.device().deregister_memory(member.device, window); });
   });
 }
 

@@ -7,6 +7,7 @@
 #include "gpu/calls/work.h"
 #include "reduce/identity.h"
 #include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 namespace {
@@ -146,14 +147,43 @@ std::shared_ptr<GpuWork> GpuCollectives::work_beside(int device, std::optional<v
   return work;
 }
 
+// With kernels, and with NCCL if the ranks have met there, too.
 void GpuCollectives::register_memory(int device, void* memory, std::size_t bytes) {
-  const Ready on = ready(device, For::calls_over_nccl);
-  in_order(*on.gpu, [&] { on.runner.register_memory(memory, bytes); });
+  const Ready on = ready(device, For::calls);
+  const auto one_at_a_time = calls_.take_turn(meeting_, "register", {});
+  const OnDevice there(CudaLibrary::get(), device);
+  struct Wanted {
+    std::uint64_t bytes, is_registered;
+  };
+  const std::vector<Wanted> all =
+      exchange_values(exchange_, calls_.world, Wanted{bytes, registered_.count(memory)});
+  for (int rank = 0; rank < calls_.world; ++rank) {
+    const auto refuse = [&](const std::string& why) {
+      throw InvalidArgument("rank " + std::to_string(rank) + ": x " + why);
+    };
+    if (all[rank].is_registered != 0) refuse("is already registered");
+    if (all[rank].bytes == 0) refuse("is empty");
+    if (all[rank].bytes == all[0].bytes) continue;
+    refuse("has " + std::to_string(all[rank].bytes) + " bytes, but that of rank 0 has " +
+           std::to_string(all[0].bytes));
+  }
+  registered_.insert(memory);
+  try {
+    for (const auto& runner : runners()) runner->register_memory(memory, bytes, exchange_);
+  } catch (...) {
+    for (const auto& runner : runners()) runner->deregister_memory(memory);
+    registered_.erase(memory);
+    throw;
+  }
 }
 
 void GpuCollectives::deregister_memory(int device, void* memory) {
-  const Ready on = ready(device, For::calls_over_nccl);
-  in_order(*on.gpu, [&] { on.runner.deregister_memory(memory); });
+  const Ready on = ready(device, For::calls);
+  const auto one_at_a_time = calls_.take_turn(meeting_, "deregister", {});
+  if (registered_.erase(memory) == 0) throw InvalidArgument("x is not registered");
+  in_order(*on.gpu, [&] {
+    for (const auto& runner : runners()) runner->deregister_memory(memory);
+  });
 }
 
 // --- the end -----------------------------------------------------------------------------------------------

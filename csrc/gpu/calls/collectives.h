@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,6 +94,7 @@ class GpuCollectives : public DeviceCalls {
   std::shared_ptr<Gpu> gpu_;
   std::optional<Path> path_of_schedules_;  // as agreed by all ranks
   bool may_use_nccl_ = true;               // unasked; the same
+  std::set<const void*> registered_;       // memory
   std::unique_ptr<Watch> watch_;
   std::deque<std::pair<std::shared_ptr<GpuWork>, Arrays>> beside_;  // whose arrays are in use
   std::atomic<std::uint64_t> last_launched_{0};                     // the number of that call

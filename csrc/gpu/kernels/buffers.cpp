@@ -1,15 +1,11 @@
 #include "gpu/kernels/buffers.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "transport/interface/errors.h"
-#include "transport/interface/exchange.h"
-#include "transport/tcp/secret.h"
 
 namespace ringreduce {
 namespace {
@@ -19,13 +15,8 @@ using device::Allocation;
 // Per offer: an allocator may have mapped the array piece by piece.
 constexpr int most_allocations = 64;
 constexpr std::chrono::milliseconds every{20};
-// How long a capture waits for peers to map its arrays.
+// How long a capture waits for peers to map its arrays, and a registration for room.
 constexpr std::chrono::seconds patience{1};
-
-struct Address {
-  std::int32_t process, file;
-  std::array<char, 16> proof;  // that the right memory was opened
-};
 
 }  // namespace
 
@@ -40,7 +31,6 @@ struct Buffers::Book {
     std::atomic<std::uint64_t> place;  // 0: cannot be mapped
     std::atomic<std::uint64_t> number;
   };
-  std::array<char, 16> proof;
   std::atomic<std::uint64_t> changes;
   Offered offered[most_offers];
   Answer answers[device::most_ranks][most_offers];  // to each rank's offers
@@ -51,12 +41,8 @@ Buffers::Buffers(const CudaLibrary& cuda, int device, int rank, int world)
       device_(device),
       rank_(rank),
       world_(world),
-      books_(static_cast<std::size_t>(world)),
-      changes_seen_(static_cast<std::size_t>(world)) {
-  books_[rank_] = SharedMemory::make(sizeof(Book));
-  const std::string proof = random_bytes(sizeof(Book::proof));
-  std::memcpy(book(rank_).proof.data(), proof.data(), proof.size());
-}
+      books_(rank, world, sizeof(Book)),
+      changes_seen_(static_cast<std::size_t>(world)) {}
 
 // Offers remain, because kernels of peers that do not know of the end may still use them.
 Buffers::~Buffers() {
@@ -73,24 +59,7 @@ Buffers::~Buffers() {
 }
 
 Buffers::Book& Buffers::book(int rank) const {
-  return *reinterpret_cast<Book*>(books_[rank]->base);
-}
-
-std::string Buffers::address() const {
-  return bytes_of(Address{getpid(), books_[rank_]->fd.get(), book(rank_).proof});
-}
-
-bool Buffers::open(const std::vector<std::string>& addresses) try {
-  for (int peer = 0; peer < world_; ++peer) {
-    Address address{};
-    std::memcpy(&address, addresses[peer].data(), std::min(addresses[peer].size(), sizeof address));
-    if (peer == rank_) continue;
-    books_[peer] = SharedMemory::open(address.process, address.file, sizeof(Book));
-    if (book(peer).proof != address.proof) return false;
-  }
-  return true;
-} catch (const std::exception&) {
-  return false;
+  return *reinterpret_cast<Book*>(books_.of(rank));
 }
 
 // --- what this rank offers ---------------------------------------------------------------------------------
@@ -107,9 +76,67 @@ bool Buffers::find(const void* memory, std::size_t bytes, bool captured, Places&
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   offer->captured |= captured;
-  const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(memory) - offer->allocations[0].at;
-  for (int rank = 0; rank < world_; ++rank) places[rank] = offer->places[rank] + offset;
+  tell(*offer, memory, places);
   return true;
+}
+
+void Buffers::tell(const Offer& offer, const void* memory, Places& places) const {
+  const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(memory) - offer.allocations[0].at;
+  for (int rank = 0; rank < world_; ++rank) places[rank] = offer.places[rank] + offset;
+}
+
+// If there is no room, the thread makes some.
+Buffers::Offer& Buffers::offer_to_keep(const void* memory, std::size_t bytes) {
+  for (const auto begun = Clock::now();; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const std::lock_guard lock(mutex_);
+    std::array<Allocation, most_allocations> found;
+    int count = most_allocations;
+    CudaLibrary::check(cuda_.allocations(found.data(), &count, memory, bytes));
+    Offer* const offer = offer_of({found.data(), static_cast<std::size_t>(count)});
+    if (!offer && Clock::now() - begun > patience) {
+      throw Error("the other ranks keep " + std::to_string(most_offers) +
+                  " allocations of this rank mapped, and no more: deregister some");
+    }
+    if (!offer) continue;
+    if (offer->state == Offer::refused) throw Error(offer->why);
+    ++offer->kept;
+    kept_[memory] = offer->number;
+    return *offer;
+  }
+}
+
+void Buffers::keep(const void* memory, std::size_t bytes, const Exchange& exchange, Places& places) {
+  Offer* offer = nullptr;
+  const auto all_do = [&](const auto& step) {
+    exchange_or_fail(exchange, [&] {
+      try {
+        step();
+      } catch (const Error& error) {
+        throw Error(std::string("x cannot be shared with the other ranks: ") + error.what());
+      }
+      return std::string();
+    });
+  };
+  try {
+    all_do([&] { offer = &offer_to_keep(memory, bytes); });
+    all_do([&] { map_offers(); });
+    all_do([&] {
+      const std::lock_guard lock(mutex_);
+      if (!is_ready(*offer)) throw Error(offer->why);
+      tell(*offer, memory, places);
+    });
+  } catch (...) {
+    let_go(memory);
+    throw;
+  }
+}
+
+void Buffers::let_go(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto number = kept_.extract(memory);
+  for (Offer& offer : offers_) {
+    if (number && offer.number == number.mapped()) --offer.kept;
+  }
 }
 
 Buffers::Offer* Buffers::offer_of(std::span<const Allocation> allocations) {
@@ -132,7 +159,10 @@ void Buffers::make(Offer& offer) {
   Book::Offered& offered = book(rank_).offered[index_of(offer)];
   std::atomic_thread_fence(std::memory_order_release);  // it has said 0 before
   for (std::size_t i = 0; i < offer.allocations.size(); ++i) {
-    if (!cuda_.share(offered.handles[i], reinterpret_cast<void*>(offer.allocations[i].at))) continue;
+    const char* const failure =
+        cuda_.share(offered.handles[i], reinterpret_cast<void*>(offer.allocations[i].at));
+    if (!failure) continue;
+    offer.why = failure;
     unshare(offer, i);
     offer.state = Offer::refused;
     return;
@@ -161,6 +191,7 @@ bool Buffers::is_ready(Offer& offer) {
   }
   offer.places[rank_] = offer.allocations[0].at;
   offer.state = all ? Offer::ready : Offer::refused;
+  if (!all) offer.why = "another rank cannot map it";
   unshare(offer, offer.allocations.size());
   return all;
 }
@@ -188,13 +219,20 @@ bool Buffers::is_gone(const Offer& offer) const {
 void Buffers::make_room() {
   Offer* oldest = nullptr;
   for (Offer& offer : offers_) {
-    if (!offer.captured && (!oldest || offer.last_use < oldest->last_use)) oldest = &offer;
+    if (!offer.captured && offer.kept == 0 && (!oldest || offer.last_use < oldest->last_use)) oldest = &offer;
   }
   if (oldest) withdraw(*oldest);
   lacks_room_ = false;
 }
 
 // --- what others offer -------------------------------------------------------------------------------------
+
+void Buffers::map_offers() {
+  const std::lock_guard lock(mapping_);
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer != rank_) map_offers(peer);
+  }
+}
 
 // An offer that changes while it is read is read again.
 void Buffers::map_offers(int peer) {
@@ -232,9 +270,7 @@ void Buffers::start(std::function<bool()> is_idle) {
 void Buffers::look() try {
   if (is_frozen_) return;
   const OnDevice there(cuda_, device_);
-  for (int peer = 0; peer < world_; ++peer) {
-    if (peer != rank_) map_offers(peer);
-  }
+  map_offers();
   // The holder may wait for peers that do this.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;

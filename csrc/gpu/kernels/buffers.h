@@ -11,12 +11,15 @@
 // others may not know. 4. An offer is withdrawn when the memory was freed; or to make room, when no call of
 // this rank is running (its kernels end when peers have finished with its arrays) and no graph has it. Peers
 // then unmap it.
+//
+// What ranks register together is offered and mapped in that call, and stays.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -25,8 +28,9 @@
 
 #include "gpu/device/library.h"
 #include "gpu/kernels/cuda/errand.h"
+#include "gpu/runner/pages.h"
 #include "gpu/runner/repeating.h"
-#include "transport/memory/shared_heap.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 
@@ -43,8 +47,14 @@ class Buffers {
   Buffers& operator=(const Buffers&) = delete;
 
   // What the other ranks pass to open(), which reaches this rank's book. It returns false if it cannot.
-  std::string address() const;
-  bool open(const std::vector<std::string>& addresses);
+  std::string address() const { return books_.address(); }
+  bool open(const std::vector<std::string>& addresses) { return books_.open(addresses); }
+
+  // Where each rank reaches this rank's part of what all register now. A collective. Throws Error, on all
+  // ranks, if a rank's memory cannot be shared. On the current device.
+  void keep(const void* memory, std::size_t bytes, const Exchange& exchange, Places& places);
+  // Ends that, for memory that was kept.
+  void let_go(const void* memory);
 
   // While this is held, nothing is withdrawn.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
@@ -69,34 +79,40 @@ class Buffers {
     Places places = {};
     std::uint64_t last_use = 0;
     bool captured = false;
+    int kept = 0;     // times
+    std::string why;  // it is refused
   };
   static constexpr int most_offers = 64;  // of a rank
 
   Book& book(int rank) const;
   int index_of(const Offer& offer) const { return static_cast<int>(&offer - offers_.data()); }
   Offer* offer_of(std::span<const device::Allocation> allocations);
+  Offer& offer_to_keep(const void* memory, std::size_t bytes);
+  void tell(const Offer& offer, const void* memory, Places& places) const;
   void make(Offer& offer);
   void unshare(const Offer& offer, std::size_t count);
   bool is_ready(Offer& offer);
   bool is_gone(const Offer& offer) const;
   void withdraw(Offer& offer);
   void make_room();
+  void map_offers();
   void map_offers(int peer);
   void unmap(int peer, int index);
   void look();
 
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
-  std::vector<std::shared_ptr<SharedMemory>> books_;  // by rank
-  std::mutex mutex_;                                  // for what follows
+  SharedPages books_;
+  std::mutex mutex_;  // for what follows
   std::array<Offer, most_offers> offers_;
+  std::map<const void*, std::uint64_t> kept_;  // numbers of offers
   std::uint64_t last_number_ = 0, last_use_ = 0;
   bool lacks_room_ = false;
   std::atomic<bool> is_frozen_{false};
-  // Used by the thread, which also writes down what is mapped.
   std::function<bool()> is_idle_;
+  int looks_ = 0;                            // of the thread
+  std::mutex mapping_;                       // held by who maps what others offer, and writes it down
   std::vector<std::uint64_t> changes_seen_;  // by rank
-  int looks_ = 0;
   std::unique_ptr<Repeating> thread_;
 };
 

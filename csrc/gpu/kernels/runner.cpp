@@ -98,6 +98,16 @@ void KernelRunner::check() {
                     "call: put both on one stream, or make one stream wait for an event of the other");
 }
 
+// Kernels of one process reach all memory.
+void KernelRunner::register_memory(void* memory, std::size_t bytes, const Exchange& exchange) {
+  Buffers::Places places;
+  if (buffers_) buffers_->keep(memory, bytes, exchange, places);
+}
+
+void KernelRunner::deregister_memory(void* memory) {
+  if (buffers_) buffers_->let_go(memory);
+}
+
 // --- planning --------------------------------------------------------------------------------------------
 
 // One round of each block: predicted. Words with flags take twice the bytes, but no meetings with fences.

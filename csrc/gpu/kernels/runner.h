@@ -34,6 +34,9 @@ class KernelRunner : public Runner {
   void check() override;
   void give_up() override;
 
+  void register_memory(void* memory, std::size_t bytes, const Exchange& exchange) override;
+  void deregister_memory(void* memory) override;
+
  private:
   std::uint64_t collectives_ended() const;
   bool is_short(const device::Share& share) const;

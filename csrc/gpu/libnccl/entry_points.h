@@ -65,6 +65,7 @@ struct Config {
 using Comm = struct Opaque*;
 using Stream = void*;
 using Window = struct OpaqueWindow*;
+inline constexpr int symmetric_window = 1;  // memory at the same place of every rank's
 
 using GetVersion = Result(int* version);
 using GetErrorString = const char*(Result result);

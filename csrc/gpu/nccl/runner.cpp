@@ -258,7 +258,7 @@ void NcclRunner::give_up() {
   group_->abort();
 }
 
-void NcclRunner::register_memory(void* memory, std::size_t bytes) {
+void NcclRunner::register_memory(void* memory, std::size_t bytes, const Exchange& /*exchange*/) {
   group_->enroll(memory, bytes, tick_);
 }
 

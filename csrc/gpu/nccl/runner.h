@@ -44,7 +44,7 @@ class NcclRunner : public Runner, public Messenger {
   void give_up() override;
   void finish(Clock::duration patience, const Tick& tick) override;
 
-  void register_memory(void* memory, std::size_t bytes) override;
+  void register_memory(void* memory, std::size_t bytes, const Exchange& exchange) override;
   void deregister_memory(void* memory) override;
 
  private:

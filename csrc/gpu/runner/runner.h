@@ -67,8 +67,8 @@ class Runner {
   // Leaves the other ranks properly, when idle.
   virtual void finish(Clock::duration /*patience*/, const Tick& /*tick*/) {}
 
-  // Memory that calls may use in place. On the current device.
-  virtual void register_memory(void* /*memory*/, std::size_t /*bytes*/) {}
+  // Memory that calls may use in place, as long on all ranks: a collective. On the current device.
+  virtual void register_memory(void* /*memory*/, std::size_t /*bytes*/, const Exchange& /*exchange*/) {}
   virtual void deregister_memory(void* /*memory*/) {}
 
  protected:
