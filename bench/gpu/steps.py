@@ -112,6 +112,10 @@ class Table:
             name, limit, f"bench/gpu/kernels.py --json {{results}} {options} {small}", before
         )
 
+    def copy_engine(self, name: str, limit: float, options: str = "", before: str = "") -> Step:
+        small = "--sizes 4K --copy 64K --calls 2 --rounds 2 --blocks 2" if self.emulated else ""
+        return script(name, f"{before}bench/gpu/copy_engine.py --json {{results}} {options} {small}", limit)
+
     def measuring(self, name: str, limit: float, words: str, before: str) -> Step:
         made = script(name, words, limit)
         return replace(made, command=(*before.split(), *made.command))
@@ -210,6 +214,7 @@ class Table:
     def call_2b(self) -> list[Step]:
         stand_in = {"LD_PRELOAD": str(ROOT / "ringreduce" / "libringreduce_nccl.so")}
         under_mps = "bench/gpu/mps.py {python} bench/gpu/nccl_program.py {kit} 2 1"
+        mps = "bench/gpu/mps.py {python} "
         symmetric = "--ranks 2 --sizes 8K,1M,64M --peers symmetric --algorithms auto --process-seconds 40"
         return [
             self.all_reduce("all-reduce, 4 thread ranks", 40, "--ranks 4 --algorithms auto --peers stacked"),
@@ -222,6 +227,9 @@ class Table:
             ),
             self.all_reduce("all-reduce, 2 processes", 60, symmetric),
             script("two processes under MPS", under_mps, 30, "kit"),
+            self.copy_engine("copy engine, 2 thread ranks", 40),
+            self.copy_engine("copy engine, 2 processes under MPS", 50, "--processes", mps),
+            self.gpu("copy_engine", 60, "threads or processes"),
             self.gpu("processes", 60, "killed"),
         ]
 

@@ -330,8 +330,9 @@ class Communicator(Collectives, Messages, Groups):
     def register(self, x: Array) -> None:
         """Registers the GPU memory of x on all ranks, so that calls can use it in place. Every rank must call it.
 
-        Ranks that are processes map each other's memory in this call, and not some time after its first use. NCCL gets
-        the memory too, if it serves the group. The registration ends with :meth:`deregister`, or with the group.
+        Ranks that are processes map each other's memory in this call, and not some time after its first use. Groups
+        with ``max_blocks=0`` copy between registered arrays without thread blocks (docs/gpu.md). NCCL gets the memory
+        too, if it serves the group. The registration ends with :meth:`deregister`, or with the group.
 
         Args:
             x: an array in GPU memory, of as many bytes on all ranks. It is known by the address of its first byte.

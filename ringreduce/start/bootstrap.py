@@ -86,7 +86,8 @@ def init(
             same on all ranks.
         max_blocks: the thread blocks of its GPU that this group may use at a time, from 1 to 64: those of its kernels,
             messages included, and of NCCL's where it uses NCCL. It claims as many until it is closed. None takes a
-            small part of the GPU (docs/gpu.md). If ranks differ, the smallest number counts.
+            small part of the GPU (docs/gpu.md). If ranks differ, the smallest number counts. 0 asks for copy engines:
+            copies between registered arrays take no blocks, and other calls as many as with None.
         priority: the priority of the group's own streams, as of ``torch.cuda.Stream``: 0 is the usual one, which None
             takes, and the GPU begins what is on streams of lower numbers first, down to -5 on recent ones. Calls with
             ``async_op=True`` run on these streams.

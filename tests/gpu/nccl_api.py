@@ -39,6 +39,21 @@ class Config(ctypes.Structure):
         super().__init__(**{**unset, "size": size, "magic": 0xCAFEBEEF, "version": 21800, **given})
 
 
+class LaterConfig(ctypes.Structure):
+    """As ncclConfig_t is since NCCL 2.27, up to CTAPolicy."""
+
+    _fields_ = [
+        *Config._fields_,
+        *(("trafficClass", ctypes.c_int), ("commName", ctypes.c_char_p)),
+        *((name, ctypes.c_int) for name in ("collnetEnable", "CTAPolicy")),
+    ]
+
+    def __init__(self, **given):
+        unset = {name: Config.UNSET for name, kind in self._fields_[3:] if kind is ctypes.c_int}
+        size = ctypes.sizeof(LaterConfig)
+        super().__init__(**{**unset, "size": size, "magic": 0xCAFEBEEF, "version": 22700, **given})
+
+
 class Failed(Exception):
     def __init__(self, result, text):
         super().__init__(text)
@@ -137,7 +152,8 @@ def in_threads(*functions):
 
 def ranks(world, **config):
     """All ranks of a communicator."""
-    id, how = unique_id(), Config(**config) if config else None
+    kind = LaterConfig if "CTAPolicy" in config else Config
+    id, how = unique_id(), kind(**config) if config else None
     made = in_threads(*(lambda rank=rank: Rank(world, rank, id, config=how) for rank in range(world)))
     for one in made:
         if isinstance(one, Failed):

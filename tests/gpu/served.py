@@ -255,6 +255,15 @@ def registered(on: Rank) -> None:
     on.comm.deregister(x)
 
 
+def by_copy_engine(on: Rank) -> None:
+    with on.comm.split(0, max_blocks=0) as group:
+        x, out = on.own(), on.room(COUNT * on.world)
+        group.register(x)
+        group.all_gather(x, out=out)
+        wanted = np.concatenate([on.values(rank) for rank in range(on.world)])
+        assert (out.get(group) == wanted).all()
+
+
 OPERATIONS: dict[str, Callable[[Rank], None]] = {
     "`all_reduce`": all_reduce,
     "`reduce_scatter`": reduce_scatter,
@@ -284,6 +293,7 @@ OPERATIONS: dict[str, Callable[[Rank], None]] = {
     "`send`, `recv` with `tag=None`": untagged_messages,
     "`split`": split,
     "`register`, `deregister`": registered,
+    "`all_gather` of registered arrays, with `max_blocks=0`": by_copy_engine,
 }
 HOST_ONLY = {"`send`, `recv`": "through CPU memory"}
 

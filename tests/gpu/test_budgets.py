@@ -193,7 +193,7 @@ def test_bad_values_name_the_argument():
         lambda **how: ringreduce.local_group(2, **how),
         lambda **how: alone.split(0, **how),
     ):
-        for name, value in (("max_blocks", 0), ("max_blocks", 65), ("priority", 1), ("priority", -6)):
+        for name, value in (("max_blocks", -1), ("max_blocks", 65), ("priority", 1), ("priority", -6)):
             with pytest.raises(ValueError, match=f"{name} must be None or an integer from "):
                 make(**{name: value})
         with pytest.raises(TypeError, match="priority must be None or an integer from -5 to 0"):

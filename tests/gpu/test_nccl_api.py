@@ -25,6 +25,7 @@ from .emulated_nccl import EMULATED_NCCL
 from .gpu_arrays import library, new_stream
 from .limits import PROGRAM
 from .nccl_api import (
+    FLOAT32,
     INT32,
     INVALID_ARGUMENT,
     INVALID_USAGE,
@@ -32,6 +33,7 @@ from .nccl_api import (
     REMOTE_ERROR,
     Failed,
     Rank,
+    check,
     in_threads,
     nccl,
     ranks,
@@ -245,6 +247,35 @@ def test_configurations_that_contradict_themselves(config, said):
     with pytest.raises(Failed, match=said) as error:
         ranks(2, **config)
     assert error.value.result == INVALID_ARGUMENT
+
+
+def _gathered_by_copies(rank, flags):
+    """Whether an all-gather of a window's memory, in place in it, leaves the blocks of the GPU alone."""
+    library().call("choose_device", rank.device)
+    emulated, window = ctypes.CDLL(str(EMULATED_LIBRARY)), ctypes.c_void_p()
+    count = 30_000
+    whole = rank.array(np.repeat(np.arange(rank.world) == rank.rank, count) * (rank.rank + 1.0))
+    memory, size = ctypes.c_void_p(whole.address), ctypes.c_size_t(4 * count * rank.world)
+    check(nccl().ncclCommWindowRegister(rank.comm, memory, size, ctypes.byref(window), flags))
+    assert window.value == (whole.address if flags else None)
+    own = ctypes.c_void_p(whole.address + 4 * count * rank.rank)
+    emulated.ringreduce_emulated_largest_kernel(rank.device)
+    check(nccl().ncclAllGather(own, memory, ctypes.c_size_t(count), FLOAT32, rank.comm, rank.stream.handle))
+    assert rank.values(whole) == np.repeat(np.arange(rank.world) + 1.0, count).tolist()
+    blocks = emulated.ringreduce_emulated_largest_kernel(rank.device)
+    check(nccl().ncclCommWindowDeregister(rank.comm, window))
+    return blocks == 0
+
+
+@emulated_only
+@pytest.mark.parametrize(
+    ("config", "flags", "copies"),
+    [({"CTAPolicy": 2}, 1, True), ({"CTAPolicy": 2}, 0, False), ({"CTAPolicy": 1}, 1, False), ({}, 1, False)],
+)
+def test_windows_and_the_policy_of_no_blocks(config, flags, copies):
+    both = ranks(2, **config)
+    assert in_threads(*(lambda rank=rank: _gathered_by_copies(rank, flags) for rank in both)) == [copies] * 2
+    in_threads(*(rank.destroy for rank in both))
 
 
 # --- over the real NCCL ----------------------------------------------------------------------------------------

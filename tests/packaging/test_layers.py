@@ -51,7 +51,8 @@ ROOMS = {
     "gpu/device": [*INTERFACE, "gpu/reduce"],
     "gpu/libnccl": INTERFACE,
     "gpu/runner": ["gpu/device", *ENGINE],
-    "gpu/kernels": ["gpu/device", "gpu/reduce", "gpu/runner", *ENGINE],
+    "gpu/copy_engine": ["gpu/device", "gpu/runner", *ENGINE],
+    "gpu/kernels": ["gpu/copy_engine", "gpu/device", "gpu/reduce", "gpu/runner", *ENGINE],
     "gpu/nccl": ["gpu/device", "gpu/kernels", "gpu/libnccl", "gpu/reduce", "gpu/runner", *ENGINE],
     "gpu/hosts": ["gpu/device", "gpu/runner", *ENGINE],  # its parts are groups
     "gpu/calls": ["gpu", *ENGINE],

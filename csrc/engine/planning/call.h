@@ -42,13 +42,21 @@ struct Call {
   // Of gather and scatter: a rank that is not the root knows no extents but its own, with offset 0.
   bool blind = false;
   std::chrono::steady_clock::duration timeout{};  // zero: the communicator's timeout
-  // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Ranks
-  // must agree.
+  // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Or, with
+  // no number, in_registered_memory(). Ranks must agree.
   std::uint64_t split = 0;
   int bucket = -1;       // the number of the bucket of gradients that it is for, in error messages; -1: none
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
   const UserOp* user_op = nullptr;  // instead of `op`; stays until the call is over
 };
+
+// Where a call's arrays lie: so many bytes behind the begin of the memory that was registered as the n-th.
+inline constexpr int number_of_memory_at = 38;
+inline constexpr std::uint64_t in_place_there = std::uint64_t{1} << 47;
+constexpr std::uint64_t in_registered_memory(std::uint64_t number, std::uint64_t offset, bool in_place) {
+  constexpr std::uint64_t numbers = in_place_there >> number_of_memory_at;
+  return (in_place ? in_place_there : 0) | (number % (numbers - 1) + 1) << number_of_memory_at | offset;
+}
 
 // Bytes of an element.
 inline std::size_t element_of(const Call& call) {

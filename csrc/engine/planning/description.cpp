@@ -147,7 +147,11 @@ std::string in_words(const Record& record) {
   if (reduces(call.collective)) text += ", " + op_of(call);
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.wire != Encoding::none) text += std::string(", wire ") + name_of(call.wire);
-  if (call.split != 0 && call.op != user_defined) {
+  if (call.split != 0 && call.op != user_defined && call.split >> 48 == 0) {
+    constexpr std::uint64_t behind = (std::uint64_t{1} << number_of_memory_at) - 1;
+    text += ", " + std::to_string(call.split & behind) + " bytes behind the begin of registered memory";
+    if ((call.split & in_place_there) != 0) text += ", in place";
+  } else if (call.split != 0 && call.op != user_defined) {
     char hash[9];
     std::snprintf(hash, sizeof hash, "%08x", static_cast<unsigned>(call.split));
     text += ", of " + std::to_string(call.split >> 48) + " tensors, lengths #" + hash;

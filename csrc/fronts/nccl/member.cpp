@@ -68,6 +68,11 @@ GpuOptions wanted_by(const nccl::Config* config, GpuOptions otherwise) {
   }
   if (least > 0) otherwise.min_blocks = least;
   if (most > 0) otherwise.max_blocks = most;
+  int policy = nccl::unset;
+  if (config->size >= nccl::cta_policy_at + sizeof policy) {
+    std::memcpy(&policy, reinterpret_cast<const char*>(config) + nccl::cta_policy_at, sizeof policy);
+  }
+  if (policy != nccl::unset) otherwise.copy_engine = (policy & nccl::cta_policy_zero) != 0;
   return otherwise;
 }
 

@@ -89,7 +89,8 @@ GpuOptions gpu_options(nb::handle max_blocks, nb::handle priority, GpuOptions ot
   constexpr const char* what = "None or an integer";
   if (!max_blocks.is_none()) {
     otherwise.min_blocks = otherwise.max_blocks =
-        static_cast<int>(whole(max_blocks, "max_blocks", 1, GpuOptions::most_blocks, what));
+        static_cast<int>(whole(max_blocks, "max_blocks", 0, GpuOptions::most_blocks, what));
+    otherwise.copy_engine = otherwise.max_blocks == 0;
   }
   if (!priority.is_none()) {
     otherwise.priority = static_cast<int>(whole(priority, "priority", soonest, 0, what));

@@ -22,7 +22,8 @@ intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int
   return c10::make_intrusive<RingBackend>(
       store, rank, size,
       Settings{timeout, std::move(ranks), reproducible, connected,
-               GpuOptions{blocks, blocks, high_priority ? as_torchs_high_priority : 0}, std::move(name)});
+               GpuOptions{blocks, blocks, max_blocks == 0, high_priority ? as_torchs_high_priority : 0},
+               std::move(name)});
 }
 
 // The backend's Python class, with the methods that torch.distributed calls on a backend that supports
@@ -34,10 +35,12 @@ void bind_backend(py::module_& m) {
       .def_property(
           "max_blocks",
           [](const RingOptions& options) {
-            return options.gpu.max_blocks > 0 ? std::optional(options.gpu.max_blocks) : std::nullopt;
+            const bool is_set = options.gpu.max_blocks > 0 || options.gpu.copy_engine;
+            return is_set ? std::optional(options.gpu.max_blocks) : std::nullopt;
           },
           [](RingOptions& options, std::optional<int> blocks) {
             options.gpu.min_blocks = options.gpu.max_blocks = blocks.value_or(0);
+            options.gpu.copy_engine = blocks == 0;
           })
       .def_property(
           "is_high_priority_stream", [](const RingOptions& options) { return options.gpu.priority < 0; },

@@ -150,13 +150,18 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
   auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
                                              gpu.stream.get(), messages, options);
   auto buffers = reaching_arrays(*boxes, gpu.device);
+  std::unique_ptr<CopyEngine> copy_engine;
+  if (boxes->wants_copy_engine() && (buffers || boxes->one_process())) {
+    copy_engine = std::make_unique<CopyEngine>(CudaLibrary::get(), gpu.device, rank, world,
+                                               boxes->one_process(), exchange_);
+  }
   std::unique_ptr<Runner> runner;
   // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
   // need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
     runner = std::make_unique<KernelRunner>(rank, world, gpu.device, options.priority, std::move(boxes),
-                                            std::move(buffers));
+                                            std::move(buffers), std::move(copy_engine));
     return std::string();
   });
   return runner;

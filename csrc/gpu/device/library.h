@@ -22,12 +22,15 @@ namespace ringreduce {
   X(free)                              \
   X(allocate_on_host)                  \
   X(free_on_host)                      \
+  X(pin_on_host)                       \
+  X(unpin_on_host)                     \
   X(allocations)                       \
   X(share)                             \
   X(unshare)                           \
   X(map)                               \
   X(unmap)                             \
   X(move)                              \
+  X(move_all)                          \
   X(fill)                              \
   X(create_stream_with_priority)       \
   X(destroy_stream)                    \

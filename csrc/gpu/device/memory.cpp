@@ -23,7 +23,22 @@ char* take_spare(int device, std::size_t& bytes) {
   return at;
 }
 
+std::mutex known_mutex;
+std::map<const void*, std::weak_ptr<DeviceMemory>> known;
+
 }  // namespace
+
+void know(const std::shared_ptr<DeviceMemory>& memory) {
+  const std::lock_guard lock(known_mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  known[memory->at()] = memory;
+}
+
+std::shared_ptr<DeviceMemory> find_known(const void* at) {
+  const std::lock_guard lock(known_mutex);
+  const auto found = known.find(at);
+  return found == known.end() ? nullptr : found->second.lock();
+}
 
 DeviceMemory::DeviceMemory(const CudaLibrary& cuda, int device, std::size_t bytes)
     : device_(device), bytes_((bytes + unit - 1) / unit * unit) {

@@ -31,6 +31,11 @@ class DeviceMemory {
   char* at_ = nullptr;
 };
 
+// By address, so that ranks of one process can find and keep each other's. Null: it is gone, or another
+// process's.
+void know(const std::shared_ptr<DeviceMemory>& memory);
+std::shared_ptr<DeviceMemory> find_known(const void* at);
+
 // Hands out parts of one memory.
 class DeviceSlab {
  public:

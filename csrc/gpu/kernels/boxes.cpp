@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <map>
 #include <mutex>
 
 #include "gpu/kernels/kernel_library.h"
@@ -13,22 +12,6 @@
 namespace ringreduce {
 
 namespace {
-
-// By address, so that ranks of one process can find each other's.
-std::mutex memory_mutex;
-std::map<const void*, std::weak_ptr<DeviceMemory>> known_memory;
-
-void know(const std::shared_ptr<DeviceMemory>& memory) {
-  const std::lock_guard lock(memory_mutex);
-  std::erase_if(known_memory, [](const auto& entry) { return entry.second.expired(); });
-  known_memory[memory->at()] = memory;
-}
-
-std::shared_ptr<DeviceMemory> find_known(const void* at) {
-  const std::lock_guard lock(memory_mutex);
-  const auto found = known_memory.find(at);
-  return found == known_memory.end() ? nullptr : found->second.lock();
-}
 
 // By group (the address of its first rank's boxes in this process) and device.
 struct Claim {
@@ -91,7 +74,7 @@ void give_back_what_nobody_writes_to(const CudaLibrary& cuda, int device, void* 
 // `left`: the thread blocks that no group of the rank's process has claimed, before it claims its own.
 struct DeviceBoxes::Gpu {
   Whereabouts where;
-  std::int32_t device, capacity, left, blocks, most, lanes, claimed;
+  std::int32_t device, capacity, left, blocks, most, lanes, claimed, wants_copy_engine;
 };
 
 int DeviceBoxes::part_of(const Gpu& gpu, int ranks) {
@@ -102,6 +85,7 @@ DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages, const GpuOptions& options
   Gpu gpu{};
   gpu.where = whereabouts_of(cuda_, device_);
   gpu.device = device_;
+  gpu.wants_copy_engine = options.copy_engine ? 1 : 0;
   CudaLibrary::check(KernelLibrary::get().fit(&gpu.capacity));
   const std::lock_guard lock(claims_mutex);
   static std::vector<std::weak_ptr<Claimed>> all;
@@ -213,6 +197,7 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
   }
   for (int peer = 0; peer < world_; ++peer) {
     if (gpus[peer].where.process != gpus[rank_].where.process) others_.push_back(peer);
+    wants_copy_engine_ = wants_copy_engine_ || gpus[peer].wants_copy_engine != 0;
   }
   const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {

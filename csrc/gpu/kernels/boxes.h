@@ -44,6 +44,8 @@ class DeviceBoxes {
   bool one_process() const { return others_.empty(); }
   // Whether each is a process of its own.
   bool own_processes() const { return static_cast<int>(others_.size()) == world_ - 1; }
+  // Whether some rank's options have it.
+  bool wants_copy_engine() const { return wants_copy_engine_; }
   // The other devices of ranks in this process.
   const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
   std::size_t bytes() const { return layout_.bytes(); }
@@ -68,6 +70,7 @@ class DeviceBoxes {
   const int device_, rank_, world_;
   std::shared_ptr<Claimed> claimed_;
   std::vector<int> devices_of_peers_;
+  bool wants_copy_engine_ = false;
   device::Boxes layout_{};
   std::vector<char*> memories_;                      // of each rank's boxes
   std::vector<std::shared_ptr<DeviceMemory>> kept_;  // of this process

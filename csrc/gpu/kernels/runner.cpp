@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 
 #include "gpu/kernels/flatten.h"
 #include "gpu/kernels/kernel_library.h"
@@ -38,13 +39,14 @@ bool overlap(const Call& call, int world, int rank) {
 }  // namespace
 
 KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
-                           std::unique_ptr<Buffers> buffers)
+                           std::unique_ptr<Buffers> buffers, std::unique_ptr<CopyEngine> copy_engine)
     : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
       event_(new_event(cuda_, device)),
       mark_(new_event(cuda_, device)),
       boxes_(std::move(boxes)),
       buffers_(std::move(buffers)),
+      copy_engine_(std::move(copy_engine)),
       programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
       target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
@@ -58,6 +60,10 @@ KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::u
 KernelRunner::~KernelRunner() {
   if (buffers_) buffers_->stop();
   try {
+    while (copy_engine_ && !is_last_over()) {
+      copy_engine_->give_up();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     wait_until_idle();
     boxes_->leave(uploads_.get());
   } catch (const Error&) {  // a GPU that has failed does nothing any more
@@ -73,17 +79,18 @@ void KernelRunner::wait_until_idle() {
 
 void KernelRunner::give_up() {
   if (buffers_) buffers_->freeze();
+  if (copy_engine_) copy_engine_->give_up();
   device::give_up(*report_);
 }
 
 std::uint64_t KernelRunner::collectives_ended() const {
   std::uint64_t least = heard(report_->done[0]);
   for (int i = 1; i < boxes_->layout().blocks; ++i) least = std::min(least, heard(report_->done[i]));
-  return least;
+  return least + (copy_engine_ ? copy_engine_->ended() : 0);
 }
 
 std::optional<Transfer> KernelRunner::waiting_message() {
-  if (!messenger_ || heard(report_->begun) != collectives_ended()) return std::nullopt;
+  if (!messenger_ || collectives_begun() != collectives_ended()) return std::nullopt;
   return messenger_->waiting();
 }
 
@@ -98,13 +105,18 @@ void KernelRunner::check() {
                     "call: put both on one stream, or make one stream wait for an event of the other");
 }
 
-// Kernels of one process reach all memory.
+// Ranks of one process reach all memory.
 void KernelRunner::register_memory(void* memory, std::size_t bytes, const Exchange& exchange) {
   Buffers::Places places;
+  std::fill_n(places, world_, reinterpret_cast<std::uintptr_t>(memory));
   if (buffers_) buffers_->keep(memory, bytes, exchange, places);
+  if (!copy_engine_) return;
+  exchange_or_fail(exchange, [&] { return admit_peers(memory, bytes), std::string(); });
+  copy_engine_->add(memory, bytes, {places, static_cast<std::size_t>(world_)}, exchange);
 }
 
 void KernelRunner::deregister_memory(void* memory) {
+  if (copy_engine_) copy_engine_->remove(memory);
   if (buffers_) buffers_->let_go(memory);
 }
 
@@ -152,8 +164,14 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
 // A hand-tuned kernel has an algorithm's name, too.
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   boxes_->claim(launch.stream);
+  const bool is_forced = planner.is_forced(call.collective);
+  // A graph would repeat the numbers that streams tell each other.
+  const bool is_free = call.algorithm == automatic && !is_forced && !launch.captured;
+  const Plan* const copies = copy_engine_ && is_free ? copy_engine_->plan(planner, call) : nullptr;
+  is_by_copy_engine_ = copies;
+  if (copies) return *copies;
   Call here = call;
-  duty_ = duty_for(call, planner.is_forced(call.collective));
+  duty_ = duty_for(call, is_forced);
   // The fallback combines in the same order, and copies as the tables say.
   if (duty_ != Duty::interpret && (boxes_->one_process() || reduces(call.collective))) {
     const bool one_shot = duty_ == Duty::flagged && !flagged_share(call).spreads;
@@ -278,16 +296,11 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   return errand;
 }
 
-// Gives the kernels of other devices access to the call's arrays.
-void KernelRunner::admit_peers(const Call& call) const {
+// Gives other devices access to what may be an array; null: the root's only.
+void KernelRunner::admit_peers(const void* memory, std::size_t bytes) const {
   const std::vector<int>& devices = boxes_->devices_of_peers();
-  if (devices.empty()) return;
-  const auto admit = [&](const void* memory, std::size_t bytes) {
-    if (!memory || bytes == 0) return;  // the root's only
-    CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
-  };
-  admit(call.input, bytes_of_input(call, world_, rank_));
-  if (call.output != call.input) admit(call.output, bytes_of_output(call, world_, rank_));
+  if (devices.empty() || !memory || bytes == 0) return;
+  CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
 }
 
 // Where all ranks reach the arrays that others read or write; 0 if some rank does not, or must not.
@@ -311,11 +324,16 @@ void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand&
 }
 
 void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
+  if (is_by_copy_engine_) {
+    copy_engine_->launch(call, launch.contract, launch.stream);
+    return record_last(event_.get(), launch.stream);
+  }
   device::Errand errand = errand_for(call, plan, launch.contract);
   std::unique_lock<std::mutex> held;
   if (duty_ == Duty::direct) {
     errand.share = share_of(call);
-    admit_peers(call);
+    admit_peers(call.input, bytes_of_input(call, world_, rank_));
+    if (call.output != call.input) admit_peers(call.output, bytes_of_output(call, world_, rank_));
     if (buffers_) held = buffers_->hold();
     place_arrays(call, launch.captured, errand);
   } else if (duty_ == Duty::flagged) {

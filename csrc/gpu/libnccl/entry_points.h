@@ -62,6 +62,10 @@ struct Config {
   int traffic_class = unset;
 };
 
+// Where versions since 2.27 have CTAPolicy, and its flag for copy engines.
+inline constexpr std::size_t cta_policy_at = 60;
+inline constexpr int cta_policy_zero = 2;
+
 using Comm = struct Opaque*;
 using Stream = void*;
 using Window = struct OpaqueWindow*;

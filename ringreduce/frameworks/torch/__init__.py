@@ -70,6 +70,7 @@ class _Devices(Sequence[str]):
         return ["cpu", "cuda"][: len(self)][at]
 
 
+_CTA_POLICY_ZERO = 2  # of NCCL
 _RETURN = 0.02  # seconds at the end, in which other threads return from waits inside torch
 
 _module: ModuleType | None = None
@@ -130,7 +131,8 @@ class Options:
         is_high_priority_stream: whether the group's streams have the priority -1, as with torch's NCCL backend.
 
     Other objects with attributes of these names serve as well. Of ``ProcessGroupNCCL.Options``, ``config.max_ctas`` is
-    the number of blocks if it is set, or else ``config.min_ctas``.
+    the number of blocks if it is set, or else ``config.min_ctas``. ``config.cta_policy`` asks for copy engines, as 0
+    does, if it is ``NCCL_CTA_POLICY_ZERO``.
     """
 
     reproducible: bool | None = None
@@ -147,6 +149,8 @@ def _create(options: Any, given: Any) -> Any:
         config = getattr(given, "config", None)  # of NCCL, which marks what is not set by a negative number
         ctas = (getattr(config, "max_ctas", -1), getattr(config, "min_ctas", -1))
         wanted["max_blocks"] = next((count for count in ctas if count > 0), None)
+        if (policy := getattr(config, "cta_policy", -1)) > 0 and policy & _CTA_POLICY_ZERO:
+            wanted["max_blocks"] = 0
     return _make(
         *(options.store, options.group_rank, options.group_size, timeout, Options(**wanted)),
         global_ranks=options.global_ranks_in_group,

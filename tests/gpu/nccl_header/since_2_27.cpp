@@ -15,4 +15,6 @@ static_assert(Alike<ours::Scatter, decltype(ncclScatter)>::value);
 static_assert(is_same(ours::float8_e4m3, ncclFloat8e4m3));
 static_assert(is_same(ours::float8_e5m2, ncclFloat8e5m2));
 static_assert(offsetof(ours::Config, traffic_class) == offsetof(ncclConfig_t, trafficClass));
+static_assert(ours::cta_policy_at == offsetof(ncclConfig_t, CTAPolicy));
+static_assert(ours::cta_policy_zero == NCCL_CTA_POLICY_ZERO);
 static_assert(ours::symmetric_window == NCCL_WIN_COLL_SYMMETRIC);

@@ -21,6 +21,16 @@ Driver::Driver() {
 #define RINGREDUCE_FIND(name, function) find(library, name, #function);
   RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_FIND)
 #undef RINGREDUCE_FIND
+  copy_batch_ = reinterpret_cast<CopyBatch*>(dlsym(library, "cuMemcpyBatchAsync_v2"));
+}
+
+void Driver::copy_beside(void* const* to, const void* const* from, const std::size_t* bytes,
+                         std::size_t count, CUstream stream) const {
+  constexpr int in_stream_order = 1;
+  constexpr unsigned beside_kernels = 1;
+  constexpr HowToCopy how{in_stream_order, {}, beside_kernels};
+  constexpr std::size_t begin = 0;
+  check(copy_batch_(to, from, bytes, count, &how, &begin, 1, stream), "copies");
 }
 
 const Driver& Driver::get() {

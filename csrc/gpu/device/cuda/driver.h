@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <string>
 
 namespace ringreduce::device {
@@ -43,11 +44,26 @@ struct Driver {
   RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_MEMBER)
 #undef RINGREDUCE_MEMBER
 
+  // Copies that leave the multiprocessors to kernels, within a device, too: from CUDA 13 on.
+  bool can_copy_beside() const { return copy_batch_; }
+  void copy_beside(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
+                   CUstream stream) const;
+
   // Throws std::runtime_error, in which `what` names the operation.
   void check(CUresult result, const std::string& what) const;
 
  private:
   Driver();
+
+  // CUmemcpyAttributes and cuMemcpyBatchAsync_v2, which older headers lack.
+  struct HowToCopy {
+    int order, hints[4];
+    unsigned flags;
+  };
+  using CopyBatch = CUresult(void* const* to, const void* const* from, const std::size_t* bytes,
+                             std::size_t count, const HowToCopy* how, const std::size_t* begins,
+                             std::size_t ways, CUstream stream);
+  CopyBatch* copy_batch_;
 };
 
 }  // namespace ringreduce::device

@@ -47,6 +47,20 @@ const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, 
       [&] { check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_at(stream)), "copy"); });
 }
 
+const char* ringreduce_cuda_move_all(void* const* to, const void* const* from, const std::size_t* bytes,
+                                     int count, void* stream) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    const bool is_legacy = !stream || stream == cudaStreamLegacy;
+    if (driver.can_copy_beside() && !is_legacy) {
+      return driver.copy_beside(to, from, bytes, static_cast<std::size_t>(count), stream_at(stream));
+    }
+    for (int i = 0; i < count; ++i) {
+      check(cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, stream_at(stream)), "copy");
+    }
+  });
+}
+
 const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream) {
   return failure_of([&] { check(cudaMemsetAsync(memory, byte, bytes, stream_at(stream)), "fill"); });
 }
@@ -213,6 +227,17 @@ const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes) {
 
 const char* ringreduce_cuda_free_on_host(void* memory) {
   return failure_of([&] { check(cudaFreeHost(memory), "host memory"); });
+}
+
+const char* ringreduce_cuda_pin_on_host(void** at, void* memory, std::size_t bytes) {
+  return failure_of([&] {
+    check(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped), "host memory");
+    check(cudaHostGetDevicePointer(at, memory, 0), "host memory");
+  });
+}
+
+const char* ringreduce_cuda_unpin_on_host(void* memory) {
+  return failure_of([&] { check(cudaHostUnregister(memory), "host memory"); });
 }
 
 const char* ringreduce_cuda_is_captured(int* captured, void* stream) {

@@ -49,6 +49,9 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_free(void* memory);
 // On the host, at the same address for kernels; zeroed.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_free_on_host(void* memory);
+// Lets all devices' streams use memory of the host that was allocated elsewhere. `at`: its address there.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_pin_on_host(void** at, void* memory, std::size_t bytes);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_unpin_on_host(void* memory);
 // The allocations that device memory lies in, one after the other as they are mapped. `count`: in, the
 // capacity; out, the number found.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocations(ringreduce::device::Allocation* found, int* count,
@@ -62,6 +65,10 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* han
 RINGREDUCE_EXPORT const char* ringreduce_cuda_unmap(void* memory);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
                                                    void* stream);
+// Several, in any order, beside kernels: by copy engines if the driver can be asked for that (CUDA 13), and
+// the stream is not the legacy default. Not in graphs.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_move_all(void* const* to, const void* const* from,
+                                                       const std::size_t* bytes, int count, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream);
 
 // --- streams, events, graphs -------------------------------------------------------------------------------

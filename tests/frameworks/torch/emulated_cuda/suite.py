@@ -473,12 +473,13 @@ def _options(gpu):
     options = ringreduce.backend.Options(max_blocks=3, is_high_priority_stream=True)
     unset = -(2**31)
     configs = [SimpleNamespace(min_ctas=lo, max_ctas=hi) for lo, hi in ((2, 4), (2, unset), (unset, unset))]
+    configs.append(SimpleNamespace(min_ctas=2, max_ctas=4, cta_policy=2))
     # As ProcessGroupNCCL.Options.
     theirs = [SimpleNamespace(is_high_priority_stream=True, config=config) for config in configs]
     groups = [None, *(dist.new_group(pg_options=one) for one in (options, *theirs))]
-    assert [priority(group) for group in groups] == [0, -1, -1, -1, -1]
+    assert [priority(group) for group in groups] == [0, -1, -1, -1, -1, -1]
     kept = [group._get_backend(torch.device("cuda")).options for group in groups[1:]]
-    assert [one.max_blocks for one in kept] == [3, 4, 2, None]
+    assert [one.max_blocks for one in kept] == [3, 4, 2, None, 0]
     assert all(one.is_high_priority_stream for one in kept)
     for name, value, error in (("max_blocks", 65, ValueError), ("is_high_priority_stream", 1, TypeError)):
         with pytest.raises(error, match=f"{name} must be"):

@@ -12,6 +12,7 @@
 #include "devices.h"
 #include "gpu/device/cuda/entry_points.h"
 #include "handles.h"
+#include "memory.h"
 #include "streams.h"
 
 namespace ringreduce::emulated {
@@ -101,11 +102,17 @@ Time time_of(void* handle) {
 
 constexpr std::chrono::microseconds between_looks{50};
 
+void check_word(const std::uint64_t* word) {
+  if (!is_known(word)) throw std::invalid_argument("a word: it is in no memory that streams reach");
+}
+
 void post(std::uint64_t* word, std::uint64_t value, void* stream) {
+  check_word(word);
   stream_for_launch(stream)->put([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
 }
 
 void hold(const std::uint64_t* word, std::uint64_t value, void* stream) {
+  check_word(word);
   stream_for_launch(stream)->put([=] {
     while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value) std::this_thread::sleep_for(between_looks);
   });

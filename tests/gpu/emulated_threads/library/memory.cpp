@@ -138,6 +138,12 @@ void free_on_host(void* memory) {
   ::operator delete(memory, alignment);
 }
 
+void pin_on_host(void* memory, std::size_t bytes) {
+  refuse_during_capture("host memory");
+  if (is_known(memory)) throw std::invalid_argument("host memory: it is pinned already");
+  add(memory, {Range::Kind::host, of_host, bytes, -1, {}, 0});
+}
+
 // Contiguous pieces, as those of an expandable segment are, and never freed.
 void* allocate_apart(std::size_t bytes, int pieces) {
   auto* const memory = static_cast<char*>(reserve(bytes));
@@ -240,6 +246,16 @@ void move(void* to, const void* from, std::size_t bytes, void* handle) {
   if (!is_known(to) && !is_captured) stream->finish();
 }
 
+// As a driver's batch of copies, which no graph takes.
+void move_all(void* const* to, const void* const* from, const std::size_t* bytes, int count, void* handle) {
+  const auto stream = stream_for_launch(handle);
+  if (capture_of(*stream)) throw std::runtime_error("copies: the stream is being captured");
+  for (int i = 0; i < count; ++i) {
+    if (!is_known(to[i]) || !is_known(from[i])) throw std::invalid_argument("copies: not a device's memory");
+    move(to[i], from[i], bytes[i], handle);
+  }
+}
+
 void fill(void* memory, int byte, std::size_t bytes, void* stream) {
   if (bytes > 0 && device_of(memory) == of_host) throw std::invalid_argument("fill: not a device's memory");
   stream_at(stream)->put([=] { std::memset(memory, byte, bytes); });
@@ -302,6 +318,20 @@ const char* ringreduce_cuda_free_on_host(void* memory) {
   return in_context([&] { free_on_host(memory); });
 }
 
+const char* ringreduce_cuda_pin_on_host(void** at, void* memory, std::size_t bytes) {
+  return in_context([&] {
+    pin_on_host(memory, bytes);
+    *at = memory;
+  });
+}
+
+const char* ringreduce_cuda_unpin_on_host(void* memory) {
+  return in_context([&] {
+    range_at(memory, Range::Kind::host);
+    forget(memory);
+  });
+}
+
 const char* ringreduce_cuda_share(char* handle, void* memory) {
   return in_context([&] { share(handle, memory); });
 }
@@ -334,6 +364,11 @@ const char* ringreduce_cuda_unmap(void* memory) {
 
 const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
   return in_context([&] { move(to, from, bytes, stream); });
+}
+
+const char* ringreduce_cuda_move_all(void* const* to, const void* const* from, const std::size_t* bytes,
+                                     int count, void* stream) {
+  return in_context([&] { move_all(to, from, bytes, count, stream); });
 }
 
 const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream) {
