@@ -13,7 +13,9 @@
 namespace ringreduce {
 namespace {
 
+using device::FlatBatch;
 using device::FlatLayout;
+using device::FlatMessage;
 using device::FlatMove;
 using device::FlatProgram;
 using device::FlatStep;
@@ -35,10 +37,61 @@ std::size_t message_bytes(const Geometry& geometry, std::size_t count) {
   return geometry.wire == Encoding::none ? count * geometry.element : encoded_bytes(geometry.wire, count);
 }
 
+// The bytes of a rank's memory that a step reads or writes. Input and output may be the same memory.
+struct Range {
+  bool is_temp;
+  std::size_t begin, end;
+
+  bool overlaps(const Range& other) const {
+    return is_temp == other.is_temp && begin < other.end && other.begin < end;
+  }
+};
+using Ranges = std::vector<Range>;
+
+Range range_of(std::uint8_t memory, std::size_t at, std::size_t bytes) {
+  return {memory == number_of(Memory::temp), at, at + bytes};
+}
+
+bool overlap(const Ranges& some, const Ranges& others) {
+  return std::any_of(some.begin(), some.end(), [&](const Range& one) {
+    return std::any_of(others.begin(), others.end(), [&](const Range& other) { return one.overlaps(other); });
+  });
+}
+
+// Steps that the threads of a block may run without meeting in between.
+class Batching {
+ public:
+  // Whether the step runs together with those before it; otherwise it begins a new batch.
+  bool joins(StepKind kind, int round, const FlatMove* move, const FlatMove* end) {
+    const bool is_send = kind == StepKind::send;
+    const bool is_local = kind == StepKind::local || kind == StepKind::local_combine;
+    Ranges reads, writes;
+    for (; move != end; ++move) {
+      if (kind != StepKind::receive) reads.push_back(range_of(move->from, move->source, move->bytes));
+      if (kind == StepKind::local_combine) reads.push_back(range_of(move->own_in, move->own, move->bytes));
+      if (!is_send || move->quantize) writes.push_back(range_of(move->to, move->target, move->bytes));
+    }
+    const int now[] = {round, is_send, is_local};
+    const bool together = std::equal(now, now + 3, like_) && !overlap(reads, writes_) &&
+                          !overlap(writes, reads_) && !overlap(writes, writes_);
+    if (!together) *this = Batching();
+    std::copy(now, now + 3, like_);
+    reads_.insert(reads_.end(), reads.begin(), reads.end());
+    writes_.insert(writes_.end(), writes.begin(), writes.end());
+    return together;
+  }
+
+ private:
+  int like_[3] = {-1};  // the round, and the kinds
+  Ranges reads_, writes_;
+};
+
 class Flattening {
  public:
   Flattening(const Program& program, const Geometry& geometry)
-      : program_(program), geometry_(geometry), wide_(in_lines(geometry.temp_bytes(program.schedule))) {
+      : program_(program),
+        geometry_(geometry),
+        wide_(program.uses_temp ? in_lines(geometry.temp_bytes(program.schedule)) : 0) {
     sent_already_.resize(program.steps.size());
     for (const Step& step : program.steps) {
       if (step.fused >= 0) sent_already_[step.fused] = true;
@@ -47,14 +100,23 @@ class Flattening {
 
   void add(std::size_t slice) {
     layout_.resolve(program_, geometry_, slice);
-    FlatLayout flat_layout = {};
-    flat_layout.first = slice;
-    flat_layout.steps_begin = static_cast<std::int32_t>(steps_.size());
+    batching_ = Batching();
+    batches_.clear(), messages_.clear(), steps_.clear(), moves_.clear(), sources_.clear();
     if (converts()) convert(slice, Memory::input);
     for (const Action& action : layout_.actions()) add(action);
     if (converts()) convert(slice, Memory::output);
-    flat_layout.steps_end = static_cast<std::int32_t>(steps_.size());
-    layouts_.push_back(flat_layout);
+    FlatLayout flat = {};
+    flat.first = slice;
+    flat.at = pieces_.size();
+    flat.batches = count_of(batches_);
+    append(batches_, flat);
+    flat.messages = append(messages_, flat);
+    flat.steps = append(steps_, flat);
+    flat.moves = append(moves_, flat);
+    flat.sources = append(sources_, flat);
+    flat.receivers = append(program_.peers, flat);
+    flat.bytes = pieces_.size() - flat.at;
+    layouts_.push_back(flat);
   }
 
   std::vector<std::byte> in_one_piece() {
@@ -64,18 +126,14 @@ class Flattening {
     head.slices = geometry_.slices;
     head.shift = geometry_.slice * (converts() ? entry_of(geometry_.narrow).element : geometry_.element);
     head.temp_bytes = wide_ + in_lines(geometry_.widened_bytes());
-    std::size_t size = sizeof head;
-    head.layouts = room_for(layouts_, size);
-    head.layout_count = static_cast<std::int32_t>(layouts_.size());
-    head.steps = room_for(steps_, size);
-    head.moves = room_for(moves_, size);
-    head.peers = room_for(program_.peers, size);
-    std::vector<std::byte> all(size);
+    head.layout_count = count_of(layouts_);
+    const std::size_t layouts_bytes = layouts_.size() * sizeof(FlatLayout);
+    const std::size_t before = in_words(sizeof head + layouts_bytes);
+    for (FlatLayout& layout : layouts_) layout.at += before;
+    std::vector<std::byte> all(before + pieces_.size());
     std::memcpy(all.data(), &head, sizeof head);
-    put(layouts_, all.data() + head.layouts);
-    put(steps_, all.data() + head.steps);
-    put(moves_, all.data() + head.moves);
-    put(program_.peers, all.data() + head.peers);
+    std::memcpy(all.data() + sizeof head, layouts_.data(), layouts_bytes);
+    std::copy(pieces_.begin(), pieces_.end(), all.begin() + static_cast<std::ptrdiff_t>(before));
     return all;
   }
 
@@ -95,7 +153,6 @@ class Flattening {
     place(move.to, move.target, flat.to, flat.target);
     place(move.own_in, move.own, flat.own_in, flat.own);
     flat.bytes = move.bytes;
-    flat.message_bytes = message_bytes(geometry_, move.count);
     flat.last = move.last;
     flat.keep = move.keep;
     flat.quantize = move.quantize;
@@ -105,8 +162,8 @@ class Flattening {
   void convert(std::size_t slice, Memory memory) {
     FlatStep step = {};
     step.kind = FlatStep::Kind::local;
-    step.carried = -1;
-    step.moves_begin = static_cast<std::int32_t>(moves_.size());
+    step.sources_begin = step.sources_end = count_of(sources_);
+    const std::size_t first = moves_.size();
     each_narrow_run(geometry_, program_.schedule, slice, memory,
                     [&](std::size_t wide, std::size_t in_array, std::size_t count) {
                       FlatMove move = {};
@@ -117,38 +174,75 @@ class Flattening {
                       move.bytes = count * geometry_.element;
                       moves_.push_back(move);
                     });
-    step.moves_end = static_cast<std::int32_t>(moves_.size());
-    steps_.push_back(step);
+    add(step, first, memory == Memory::input ? before_all : after_all, nullptr);
   }
 
   void add(const Action& action) {
     const auto index = static_cast<std::size_t>(action.step - program_.steps.data());
+    if (action.skip || sent_already_[index]) return;
     FlatStep step = {};
     step.kind = action.step->kind;
-    step.nothing = action.skip || sent_already_[index];
-    step.carried = action.step->fused;
-    if (converts() && step.carried >= 0) ++step.carried;  // behind the conversion
-    step.peers_begin = static_cast<std::int32_t>(action.peers - program_.peers.data());
-    step.peers_end = step.peers_begin + action.peer_count;
-    step.moves_begin = static_cast<std::int32_t>(moves_.size());
-    for (const Move* move = action.moves; move != action.moves_end; ++move) moves_.push_back(flat(*move));
-    step.moves_end = static_cast<std::int32_t>(moves_.size());
-    if (step.kind == FlatStep::Kind::send) step.bytes = action.bytes;
+    const bool is_send = step.kind == FlatStep::Kind::send;
+    const std::size_t first = moves_.size();
+    std::uint64_t in_message = 0;
+    for (const Move& move : action.runs()) {
+      moves_.push_back(flat(move));
+      moves_.back().in_message = in_message;
+      in_message += message_bytes(geometry_, move.count);
+    }
+    step.sources_begin = count_of(sources_);
+    if (!is_send) sources_.insert(sources_.end(), action.peers, action.peers + action.peer_count);
+    step.sources_end = count_of(sources_);
+    const int fused = action.step->fused;
+    const Action* const sent = is_send ? &action : fused >= 0 ? &layout_.actions()[fused] : nullptr;
+    add(step, first, action.step->round, sent);
+  }
+
+  // A step with the moves from `first` on, which writes the message of `sent`, if that is not null.
+  void add(FlatStep step, std::size_t first, int round, const Action* sent) {
+    const bool joins =
+        batching_.joins(step.kind, round, moves_.data() + first, moves_.data() + moves_.size());
+    if (!joins) {
+      FlatBatch batch = {};
+      batch.messages_begin = batch.messages_end = count_of(messages_);
+      batch.moves_begin = static_cast<std::int32_t>(first);
+      batch.sources_begin = step.sources_begin;
+      batches_.push_back(batch);
+    }
+    FlatBatch& batch = batches_.back();
+    step.message = sent ? batch.messages_end - batch.messages_begin : -1;
+    if (sent) {
+      const auto begin = static_cast<std::int32_t>(sent->peers - program_.peers.data());
+      messages_.push_back({sent->bytes, begin, begin + sent->peer_count});
+      ++batch.messages_end;
+    }
+    for (std::size_t i = first; i < moves_.size(); ++i) {
+      moves_[i].step = count_of(steps_);
+      batch.longest = std::max(batch.longest, moves_[i].bytes);
+    }
+    batch.moves_end = count_of(moves_);
+    batch.sources_end = step.sources_end;
+    batch.combines = batch.combines || step.kind == FlatStep::Kind::combine;
     steps_.push_back(step);
   }
 
-  // Appends them after the bytes used so far, and returns where they begin.
   template <class T>
-  static std::size_t room_for(const std::vector<T>& items, std::size_t& size) {
-    const std::size_t begin = (size + 15) / 16 * 16;
-    size = begin + items.size() * sizeof(T);
-    return begin;
+  static std::int32_t count_of(const std::vector<T>& items) {
+    return static_cast<std::int32_t>(items.size());
   }
 
+  static std::size_t in_words(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+  // Returns where they begin in the layout.
   template <class T>
-  static void put(const std::vector<T>& items, std::byte* at) {
-    if (!items.empty()) std::memcpy(at, items.data(), items.size() * sizeof(T));
+  std::uint32_t append(const std::vector<T>& items, const FlatLayout& layout) {
+    const std::size_t begin = pieces_.size(), bytes = items.size() * sizeof(T);
+    pieces_.resize(begin + in_words(bytes));
+    if (bytes > 0) std::memcpy(pieces_.data() + begin, items.data(), bytes);
+    return static_cast<std::uint32_t>(begin - layout.at);
   }
+
+  static constexpr int before_all = -2, after_all = -3;  // rounds
 
   const Program& program_;
   const Geometry& geometry_;
@@ -156,8 +250,14 @@ class Flattening {
   Layout layout_;
   std::vector<char> sent_already_;  // by step: an earlier one sends it
   std::vector<FlatLayout> layouts_;
+  std::vector<std::byte> pieces_;  // of all layouts so far
+  // Of one layout.
+  Batching batching_;
+  std::vector<FlatBatch> batches_;
+  std::vector<FlatMessage> messages_;
   std::vector<FlatStep> steps_;
   std::vector<FlatMove> moves_;
+  std::vector<std::int32_t> sources_;
 };
 
 // The slices that are not a copy of the one before, shifted by a slice's bytes: the first, the last, the one
