@@ -181,6 +181,32 @@ void Planner::check_rank_order(Collective collective, int algorithm, const UserO
 // half. In an all-reduce and a reduce-scatter, a rank needs its readers' results anyway.
 constexpr std::size_t copied_to = 128 << 10;
 
+namespace {
+
+// The bytes of a round's messages if blocks walk slices side by side: the same number of slices for each
+// block, as long as their messages fit, and not too short. `bytes`: of the buffer, or of the longest block.
+std::size_t slice_for_blocks(const Call& call, const Program& program, std::size_t bytes,
+                             const Target& target) {
+  constexpr std::size_t shortest = 4 * KiB, longest_blind = 32 * KiB;  // blind: how many is not known
+  const auto divide_up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+  const auto in_whole = [](std::size_t a) { return std::max(a / KiB, std::size_t{1}) * KiB; };
+  const Schedule& schedule = program.schedule;
+  const auto sent = static_cast<std::size_t>(std::max(program.heaviest_round, 1));
+  std::size_t longest = in_whole(target.capacity / 2 / sent);
+  // There a rank keeps what it receives until it can continue, in memory of each block.
+  if (!ends_alike(call.collective)) {
+    const auto kept = static_cast<std::size_t>(std::max(schedule.chunks + schedule.scratch, 1));
+    longest = std::min(longest, in_whole(target.capacity / kept));
+  }
+  if (is_blind(call)) return std::min(longest, longest_blind) * sent;
+  const std::size_t chunks = has_blocks(call.collective) ? 1 : std::max(schedule.chunks, 1);
+  const std::size_t each = divide_up(divide_up(bytes, chunks), target.blocks);
+  const std::size_t slices = std::max(divide_up(each, longest), std::size_t{1});  // of a block
+  return std::max(divide_up(divide_up(each, slices), KiB) * KiB, std::min(shortest, longest)) * sent;
+}
+
+}  // namespace
+
 Plan Planner::make(const Call& call, const Target& target) {
   check(call);
   Plan plan;
@@ -203,8 +229,11 @@ Plan Planner::make(const Call& call, const Target& target) {
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm, call.user_op);
   plan.blind = is_blind(call);
-  plan.geometry = make_geometry(*plan.program, element, plan.blind ? ~std::size_t{0} >> 8 : count,
-                                slice_bytes, target.capacity, call.wire);
+  const bool for_blocks = target.blocks > 0 && call.slice_bytes == 0;
+  plan.geometry =
+      make_geometry(*plan.program, element, plan.blind ? ~std::size_t{0} >> 8 : count,
+                    for_blocks ? slice_for_blocks(call, *plan.program, count * element, target) : slice_bytes,
+                    target.capacity, call.wire);
   if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;

@@ -30,6 +30,7 @@ struct Target {
   std::size_t longest_eager = 0;
   // The name of its own method, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
+  int blocks = 0;  // that walk slices side by side; 0: slices are as long as the tables say
 
   // Kernels do not care which ranks share a host and how fast links are.
   bool uses_links() const { return tuning != Tuning::kernels; }

@@ -15,10 +15,6 @@ using device::Duty;
 namespace {
 
 constexpr std::size_t KiB = 1024;
-constexpr std::size_t shortest_slice = 4 * KiB;
-// For collectives in which a rank keeps what it receives until it can continue: from each rank, in each
-// block.
-constexpr std::size_t longest_slice_kept = 16 * KiB;
 // What a block sends in the time of another wait for its peers: predicted, from an H100's one-shot calls
 // before they were flagged ones.
 constexpr std::uint64_t bytes_of_a_wait = 4 * KiB;
@@ -48,7 +44,9 @@ KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::u
       buffers_(std::move(buffers)),
       copy_engine_(std::move(copy_engine)),
       programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
-      target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
+      target_{.tuning = Tuning::kernels,
+              .capacity = arena_capacity(boxes_->layout().arena_bytes),
+              .blocks = std::max(boxes_->layout().arenas(), 1)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
       report_(new(report_memory_.at()) device::Report()),
       messenger_(boxes_->layout().lanes > 0
@@ -150,17 +148,6 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   return boxes_->one_process() || buffers_ ? Duty::direct : Duty::interpret;
 }
 
-// Enough slices for all blocks, unless that makes them too short. The same on all ranks.
-std::size_t KernelRunner::slice_bytes(const Call& call) const {
-  const std::size_t longest =
-      !ends_alike(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
-  if (call.input_extents) return longest;
-  const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().arenas(), 1));
-  const std::size_t each = call.count * size_of(call.dtype) / blocks;
-  const std::size_t chunks = !has_blocks(call.collective) ? static_cast<std::size_t>(world_) : 1;
-  return std::clamp(each / chunks, shortest_slice, longest);
-}
-
 // A hand-tuned kernel has an algorithm's name, too.
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   boxes_->claim(launch.stream);
@@ -179,7 +166,6 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
     const char* name = !reduces_all ? "direct" : one_shot ? "one_shot" : "two_shot";
     here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
   }
-  if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
   const Plan& plan = planner.plan(here, target_);
   place_ = {};
   const bool may_fall_back = duty_ == Duty::direct && (buffers_ || call.collective == Collective::all_to_all);

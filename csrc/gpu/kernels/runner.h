@@ -47,7 +47,6 @@ class KernelRunner : public Runner {
   bool is_short(const device::Share& share) const;
   bool is_one_shot(const device::Share& share) const;
   device::Duty duty_for(const Call& call, bool is_forced) const;
-  std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
   device::Share share_of(const Call& call) const;
   device::Share flagged_share(const Call& call) const;
