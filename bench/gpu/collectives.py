@@ -1,7 +1,7 @@
 """Times collectives of ranks that share one GPU, and compares them with the floor and the peers.
 
     python3 bench/gpu/collectives.py [--collectives all_reduce,broadcast] [--ranks 4] [--sizes 8K,1M,64M,256M]
-                                     [--algorithms auto,ring,two_shot] [--json FILE]
+                                     [--algorithms auto,ring,two_shot,auto+int8] [--json FILE]
 
 Our ranks are threads of one process. Each captures a graph of several calls on its own arrays, in place if it can. All
 ranks launch their graphs in turn with the other contestants, in an order that rotates from round to round. A time is
@@ -114,7 +114,8 @@ def least_bytes(collective: str, algorithm: str, world: int, size: int) -> int:
     """Returns the bytes that all ranks together must at least read and write in the GPU's memory."""
     if (collective, algorithm) == ("all_reduce", "ring"):
         return 5 * (world - 1) * size
-    arrays = {"all_reduce": 2 * world, "all_to_all": 2 * world, "broadcast": world, "gather": 2, "scatter": 2}
+    exchanged = dict.fromkeys(("all_reduce", "all_to_all", "uneven_all_to_all"), 2 * world)
+    arrays = {**exchanged, "broadcast": world, "gather": 2, "scatter": 2}
     return arrays.get(collective, world + 1) * size
 
 

@@ -41,6 +41,7 @@ class Array:
     """A float32 array in the GPU's memory."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self.memory = Memory(4 * count)
         self.memory.fill(0)
         self.__cuda_array_interface__ = {
@@ -64,6 +65,14 @@ class Contestant:
         return low, median, high
 
 
+def exchange_unevenly(comm: Any, x: Array, other: Array, **how: Any) -> object:
+    """The longest block has as many times the shortest one's rows as there are ranks."""
+    shares = [1 + (comm.rank + peer) % comm.size for peer in range(comm.size)]
+    rows = x.count // sum(shares)
+    counts = [rows * share for share in shares]
+    return comm.all_to_all(x, out=other, send_counts=counts, recv_counts=counts, **how)
+
+
 COLLECTIVES: dict[
     str, Callable[..., object]
 ] = {  # of a whole array, and one of a rank's block or, exchanged, whole
@@ -75,17 +84,19 @@ COLLECTIVES: dict[
     "gather": lambda comm, x, block, **how: comm.gather(block, 0, out=None if comm.rank else x, **how),
     "scatter": lambda comm, x, block, **how: comm.scatter(None if comm.rank else x, 0, out=block, **how),
     "all_to_all": lambda comm, x, other, **how: comm.all_to_all(x, out=other, **how),
+    "uneven_all_to_all": exchange_unevenly,
 }
 
 
 def graph_of(
     comm: Any, arrays: Arrays, stream: Stream, algorithm: str, calls: int, collective: str = "all_reduce"
 ) -> Graph:
-    """Captures a graph of one rank's calls."""
+    """Captures a graph of one rank's calls. The algorithm may have a wire format behind it, as in "ring+int8"."""
     handle = stream.handle.value or 0
+    name, _, wire = algorithm.partition("+")
 
     def call() -> None:
-        COLLECTIVES[collective](comm, *arrays, algorithm=algorithm, stream=handle)
+        COLLECTIVES[collective](comm, *arrays, algorithm=name, wire=wire or None, stream=handle)
 
     call()  # allocates before the capture
     cuda_library.synchronize(stream)
@@ -97,6 +108,9 @@ def graph_of(
 
 def arrays_of(comm: Any, count: int, collective: str = "all_reduce") -> Arrays:
     """Returns the whole array, of a multiple of the ranks, and the other one."""
+    if collective == "uneven_all_to_all":
+        shares = comm.size * (comm.size + 1) // 2
+        return Array(max(count // shares, 1) * shares), Array(max(count // shares, 1) * shares)
     block = max(count // comm.size, 1)
     in_place = collective in ("all_reduce", "broadcast", "reduce")
     other = 1 if in_place else block * comm.size if collective == "all_to_all" else block

@@ -218,6 +218,7 @@ class Table:
         symmetric = "--ranks 2 --sizes 8K,1M,64M --peers symmetric --algorithms auto --process-seconds 40"
         return [
             self.all_reduce("all-reduce, 4 thread ranks", 40, "--ranks 4 --algorithms auto --peers stacked"),
+            *self.interpreter(),
             script(
                 "torch's NCCL backend over the stand-in",
                 "bench/gpu/nccl_backend.py",
@@ -231,6 +232,17 @@ class Table:
             self.copy_engine("copy engine, 2 processes under MPS", 50, "--processes", mps),
             self.gpu("copy_engine", 60, "threads or processes"),
             self.gpu("processes", 60, "killed"),
+        ]
+
+    def interpreter(self) -> list[Step]:
+        """Calls that the hand-tuned kernels do not serve, beside those that they do."""
+        options = "--sizes 8K,64K,1M,16M,64M --rounds 10 --copy 64M --peers none"
+        sums = f"{options} --algorithms auto,ring,two_shot,auto+int8"
+        uneven = f"{options} --algorithms auto,auto+int8 --collectives uneven_all_to_all"
+        return [
+            self.all_reduce("interpreter, 4 ranks", 20, f"{sums} --ranks 4"),
+            self.all_reduce("interpreter, 2 ranks", 20, f"{sums} --ranks 2"),
+            self.all_reduce("interpreter, uneven blocks of 4 ranks", 20, f"{uneven} --ranks 4"),
         ]
 
     # --- visit 3: what is published ------------------------------------------------------------------------
