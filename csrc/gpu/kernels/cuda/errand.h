@@ -11,10 +11,12 @@
 namespace ringreduce::device {
 
 // Data of flagged.h travels as words of half data, half flag: two for each pack of 16 bytes. A block has so
-// many packs at a time, a tile of each rank, which fit into its shared memory.
-inline constexpr std::uint64_t flagged_word_bytes = 16, flagged_pack_bytes = 2 * flagged_word_bytes;
+// many packs at a time, a tile of each rank, which fit into its shared memory. All first words lie before all
+// second ones, so that a warp writes and reads whole sectors.
+inline constexpr std::uint64_t flagged_word_bytes = 16;
 inline constexpr std::uint32_t least_round_packs = 256, round_packs = 2048;
-inline constexpr std::uint64_t flagged_round_bytes = flagged_pack_bytes * round_packs;
+inline constexpr std::uint64_t flagged_half_bytes = flagged_word_bytes * round_packs;
+inline constexpr std::uint64_t flagged_round_bytes = 2 * flagged_half_bytes;
 
 inline constexpr int most_blocks = GpuOptions::most_blocks;  // of a rank
 inline constexpr int most_arenas = 32;

@@ -58,8 +58,9 @@ class Flagged : RankBlock {
     const std::uint32_t own = own_pack(0);
     const bool takes = share_.to.contains(errand_.rank);
     block_.alone([&] {
-      const std::uint64_t tile = pack_bytes << shift_, left = is_there(own) ? left_at(own) : 0;
-      shared_.spans.count = (left < tile ? left : tile) / pass_.element_bytes;
+      const std::uint32_t tile = pack_bytes << shift_;
+      const std::uint64_t left = is_there(own) ? left_at(own) : 0;
+      shared_.spans.count = (left < tile ? static_cast<std::uint32_t>(left) : tile) / pass_.element_bytes;
       shared_.spans.destinations[0] = share_.spreads ? tile_pack(own) : place_in_output(own);
     });
     // The last threads take the contracts, because a short message leaves them idle.
@@ -164,9 +165,9 @@ class Flagged : RankBlock {
 
   // To the pack's rank.
   RINGREDUCE_DEVICE void send(std::uint32_t pack, const Words& data) const {
-    char* const to = errand_.memories[rank_of(pack)] + place_ + flagged_pack_bytes * own_pack(pack);
+    char* const to = errand_.memories[rank_of(pack)] + place_ + flagged_word_bytes * own_pack(pack);
     store_flagged(to, word_of(data.at[0], data.at[1]), flag_);
-    store_flagged(to + flagged_word_bytes, word_of(data.at[2], data.at[3]), flag_);
+    store_flagged(to + flagged_half_bytes, word_of(data.at[2], data.at[3]), flag_);
   }
   RINGREDUCE_DEVICE static std::uint64_t word_of(std::uint32_t low, std::uint32_t high) {
     return static_cast<std::uint64_t>(high) << 32 | low;
@@ -198,7 +199,7 @@ class Flagged : RankBlock {
         bool all = true;
         RINGREDUCE_UNROLL
         for (int t = 0; t < together; ++t) {
-          if (comes[t]) all &= load_pack_flagged(from + flagged_pack_bytes * (i + t * threads), data[t]);
+          if (comes[t]) all &= load_pack_flagged(from + flagged_word_bytes * (i + t * threads), data[t]);
         }
         return all;
       };
@@ -214,7 +215,7 @@ class Flagged : RankBlock {
   RINGREDUCE_DEVICE bool load_pack_flagged(const char* from, Words& data) const {
     std::uint64_t low = 0, high = 0;
     const bool is_low_here = load_flagged(from, flag_, low);
-    const bool is_high_here = load_flagged(from + flagged_word_bytes, flag_, high);
+    const bool is_high_here = load_flagged(from + flagged_half_bytes, flag_, high);
     data = {{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32),
              static_cast<std::uint32_t>(high), static_cast<std::uint32_t>(high >> 32)}};
     return is_low_here && is_high_here;
