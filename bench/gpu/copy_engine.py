@@ -212,7 +212,7 @@ def work(comm: Any, options: argparse.Namespace) -> None:
 
 
 def in_threads(options: argparse.Namespace) -> None:
-    comms = ringreduce.local_group(options.ranks, device=0, timeout=LIMIT, max_blocks=1)
+    comms = ringreduce.local_group(options.ranks, timeout=LIMIT)  # which takes nothing of the GPU itself
     problems: list[BaseException] = []
 
     def main(comm: Any) -> None:
@@ -252,7 +252,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     if options.processes:  # nothing of CUDA's survives a fork
-        ringreduce.run(work, options.ranks, options, timeout=LIMIT, max_blocks=1)
+        ringreduce.run(work, options.ranks, options, timeout=LIMIT)
         return 0
     if problem := cuda_library.why_not():
         print(f"nothing measured: {problem}")

@@ -113,7 +113,7 @@ class Table:
         )
 
     def copy_engine(self, name: str, limit: float, options: str = "", before: str = "") -> Step:
-        small = "--sizes 4K --copy 64K --calls 2 --rounds 2 --blocks 2" if self.emulated else ""
+        small = "--sizes 4K --copy 64K --calls 2 --rounds 2 --blocks 1" if self.emulated else ""
         return script(name, f"{before}bench/gpu/copy_engine.py --json {{results}} {options} {small}", limit)
 
     def measuring(self, name: str, limit: float, words: str, before: str) -> Step:

@@ -76,6 +76,17 @@ def test_all_reduce_over_several_gpus_and_nccl():
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
 
+@pytest.mark.parametrize("how", [(), ("--processes",)])
+def test_copy_engine(run, how, tmp_path):
+    figures = tmp_path / "figures.jsonl"
+    small = ("--blocks=1", "--sizes=4K", "--copy=64K", "--calls=2", "--rounds=2", "--product=0")
+    table = run("gpu/copy_engine.py", *small, *how, f"--json={figures}")
+    assert [row[1].strip() for row in table[2:]] == ["all_gather", "all_to_all", "broadcast"]
+    assert all(float(time.replace(",", "")) > 0 for row in table[2:] for time in row[2:])
+    lines = [json.loads(line)["figure"] for line in figures.read_text().splitlines()]
+    assert len(lines) == 2 + 3 * 2 and lines[-1].endswith("broadcast, copy engine"), lines
+
+
 def test_torch_still_has_what_we_compare_with():
     torch = pytest.importorskip("torch")
     assert importlib.import_module("torch.distributed._symmetric_memory").rendezvous
