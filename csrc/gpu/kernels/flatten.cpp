@@ -37,6 +37,27 @@ std::size_t message_bytes(const Geometry& geometry, std::size_t count) {
   return geometry.wire == Encoding::none ? count * geometry.element : encoded_bytes(geometry.wire, count);
 }
 
+bool overlap(const Span& one, const Span& other) {
+  return one.first < other.first + other.count && other.first < one.first + one.count;
+}
+
+// Whether the first step after `index`, but for the send of its result, that uses the only part of a step
+// replaces it. The part then need not be kept, even if it is in the output.
+bool is_replaced(const Program& program, std::size_t index) {
+  const Step& step = program.steps[index];
+  const Span& chunks = program.parts[step.parts_begin].chunks;
+  for (std::size_t i = index + 1; i < program.steps.size(); ++i) {
+    const Step& next = program.steps[i];
+    if (static_cast<int>(i) == step.fused) continue;
+    const int end = next.is_local() ? next.from_begin + (next.parts_end - next.parts_begin) : next.parts_end;
+    for (int p = next.parts_begin; p < end; ++p) {
+      if (!overlap(program.parts[p].chunks, chunks)) continue;
+      return next.kind == StepKind::receive && program.parts[p].chunks == chunks;
+    }
+  }
+  return false;
+}
+
 // The bytes of a rank's memory that a step reads or writes. Input and output may be the same memory.
 struct Range {
   bool is_temp;
@@ -194,6 +215,10 @@ class Flattening {
     if (!is_send) sources_.insert(sources_.end(), action.peers, action.peers + action.peer_count);
     step.sources_end = count_of(sources_);
     const int fused = action.step->fused;
+    if (fused >= 0 && is_replaced(program_, index)) {
+      std::for_each(moves_.begin() + static_cast<std::ptrdiff_t>(first), moves_.end(),
+                    [](FlatMove& move) { move.keep = false; });
+    }
     const Action* const sent = is_send ? &action : fused >= 0 ? &layout_.actions()[fused] : nullptr;
     add(step, first, action.step->round, sent);
   }

@@ -67,7 +67,11 @@ class InterpreterOf : RankBlock {
     const std::uint64_t first = block_.index(), step = errand_.boxes.arenas();
     const std::uint64_t slices = program_.slices, bytes = program_.shift;
     for (std::uint64_t s = first; s < slices && has_arena(); s += step) {
-      if (s >= next_) find_layout(s);
+      if (s >= next_) {
+        find_layout(s);
+        block_.meet();  // others may still look at the last one
+        block_.all([&](std::size_t thread, std::size_t threads) { copy_layout(thread, threads); });
+      }
       shift_ = (s - shared_.head.first) * bytes;
       for (int i = 0; i < shared_.head.batches; ++i) {
         if (!run_batch(part<FlatBatch>(0)[i])) return;
@@ -89,7 +93,9 @@ class InterpreterOf : RankBlock {
   }
 
   RINGREDUCE_DEVICE bool begin() {
+    find_layout(block_.index());
     const bool begun = block_.every([&](std::size_t thread, std::size_t threads) {
+      copy_layout(thread, threads);  // while the leader begins
       each_peer(thread, threads, [&](int peer) {
         shared_.sent[peer] = *box_.sent_to(peer);
         shared_.received[peer] = *box_.received_from(peer);
@@ -126,23 +132,26 @@ class InterpreterOf : RankBlock {
 
   // --- slices --------------------------------------------------------------------------------------------
 
-  // The layout of slice s and those after it, near all threads if it fits.
+  // The layout of slice s and those after it. All threads copy it, so that it is near them, if it fits.
   RINGREDUCE_DEVICE void find_layout(std::uint64_t s) {
     const FlatLayout* const layouts = reinterpret_cast<const FlatLayout*>(&program_ + 1);
     const int count = program_.layout_count;
     while (next_layout_ < count && layouts[next_layout_].first <= s) ++next_layout_;
     next_ = next_layout_ < count ? layouts[next_layout_].first : ~std::uint64_t{0};
     const FlatLayout& found = layouts[next_layout_ - 1];
+    layout_ = found.bytes <= InterpreterShared::layout_bytes
+                  ? shared_.layout
+                  : reinterpret_cast<const char*>(&program_) + found.at;
+  }
+
+  RINGREDUCE_DEVICE void copy_layout(std::size_t thread, std::size_t threads) const {
+    const FlatLayout& found = reinterpret_cast<const FlatLayout*>(&program_ + 1)[next_layout_ - 1];
     const char* const from = reinterpret_cast<const char*>(&program_) + found.at;
-    const bool is_near = found.bytes <= InterpreterShared::layout_bytes;
-    block_.meet();  // others may still look at the last one
-    layout_ = is_near ? shared_.layout : from;
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      if (thread == threads - 1) shared_.head = found;
-      for (std::size_t i = sizeof(Words) * thread; is_near && i < found.bytes; i += sizeof(Words) * threads) {
-        store_aligned(shared_.layout + i, load_aligned<Words>(from + i));
-      }
-    });
+    if (thread == threads - 1) shared_.head = found;
+    if (layout_ != shared_.layout) return;
+    for (std::size_t i = sizeof(Words) * thread; i < found.bytes; i += sizeof(Words) * threads) {
+      store_aligned(shared_.layout + i, load_aligned<Words>(from + i));
+    }
   }
 
   template <class T>
