@@ -9,13 +9,15 @@ between two CUDA events, divided by the number of calls; for small arrays it is 
 array. Figures are medians of the rounds, in which the contestants take turns.
 
 The product is torch's, of two bfloat16 matrices, on another stream of rank 0. It and an all-gather of `--beside` bytes
-are repeated until each would take as long alone. The last table has their times alone and together.
+are repeated until each would take as long alone. The last table has their times alone and together, and those of the
+copies and words that a call by copy engines consists of.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import statistics
 import sys
 import threading
@@ -161,9 +163,9 @@ def beside(rank: Rank) -> None:
     rank.say(
         "| all_gather by | calls | alone, ms | together, ms | products together, ms |\n|---|--:|--:|--:|--:|"
     )
-    for name, call in rank.calls("all_gather", options.beside).items():
+    for name, call in {**rank.calls("all_gather", options.beside), **parts_of_a_call(rank)}.items():
         once = rank.time(call, 20) / 20
-        calls = max(int(product / once), 1)
+        calls = min(max(int(product / once), 1), 1000)
         own = median(call, calls, 0)[1]
         theirs, both = median(call, calls, times)
         rank.say(f"| {name} | {calls} | {own * 1e3:,.2f} | {both * 1e3:,.2f} | {theirs * 1e3:,.2f} |")
@@ -175,20 +177,39 @@ def beside(rank: Rank) -> None:
         )
 
 
+def copies(rank: Rank, size: int) -> dict[str, Call]:
+    """Ways to copy so many bytes within the GPU."""
+    stream, source, target = rank.stream, Memory(size), Memory(size)
+    source.fill(0)
+    pointers = ctypes.c_void_p * 1
+    arguments = pointers(target.address), pointers(source.address), (ctypes.c_size_t * 1)(size), 1
+    return {
+        "cudaMemcpyAsync": lambda: cuda_library.move(target.address, source.address, size, stream),
+        "copy engine": lambda: cuda_library.call("move_all", *arguments, stream.handle),
+    }
+
+
+def parts_of_a_call(rank: Rank) -> dict[str, Call]:
+    """What a call by copy engines launches: copies, of as many bytes here, and words."""
+    word, value = Memory(8), itertools.count(1)
+    word.fill(0)
+
+    def say_and_hear() -> None:
+        number = ctypes.c_uint64(next(value))
+        for step in ("post", "hold"):
+            cuda_library.call(step, ctypes.c_void_p(word.address), number, rank.stream.handle)
+
+    ways = copies(rank, rank.options.beside)
+    return {
+        **{f"nothing, a copy by {name}": copy for name, copy in ways.items()},
+        "nothing, a word": say_and_hear,
+    }
+
+
 def copy_rates(rank: Rank) -> None:
     """How fast a copy is, within the GPU, in bytes read and written."""
     size, stream = rank.options.copy, rank.stream
-    source, target = Memory(size), Memory(size)
-    source.fill(0)
-    pointers = ctypes.c_void_p * 1
-    to, given = pointers(target.address), pointers(source.address)
-    ways: dict[str, Call] = {
-        "cudaMemcpyAsync": lambda: cuda_library.move(target.address, source.address, size, stream),
-        "copy engine": lambda: cuda_library.call(
-            "move_all", to, given, (ctypes.c_size_t * 1)(size), 1, stream.handle
-        ),
-    }
-    for name, copy in ways.items():
+    for name, copy in copies(rank, size).items():
         seconds_on(stream, copy)  # type: ignore[arg-type]
         took = statistics.median(seconds_on(stream, copy) for _ in range(rank.options.rounds))  # type: ignore[arg-type]
         rank.say(f"a copy by {name} reads and writes {2 * size / took / 1e9:,.0f} GB/s")
