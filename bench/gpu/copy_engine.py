@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import statistics
 import sys
 import threading
@@ -152,28 +151,27 @@ def beside(rank: Rank) -> None:
         seconds = rank.time(call, calls) if call else 0.0
         return rank.slowest(wait()), seconds
 
-    def median(call: Call | None, calls: int, times: int) -> tuple[float, float]:
-        together(call, calls, times)
-        found = [together(call, calls, times) for _ in range(options.rounds)]
-        return statistics.median(one[0] for one in found), statistics.median(one[1] for one in found)
-
     times = options.products
-    product = median(None, 0, times)[0]
-    rank.say(f"\n{times} products of {options.product} alone: {product * 1e3:,.2f} ms\n")
-    rank.say(
-        "| all_gather by | calls | alone, ms | together, ms | products together, ms |\n|---|--:|--:|--:|--:|"
-    )
+    for _ in range(2):  # until the clocks have gone up
+        product = together(None, 0, times)[0]
+    rank.say(f"\n{times} products of {options.product}, in ms:\n")
+    rank.say("| all_gather by | calls | calls alone | products alone | calls together | products together |")
+    rank.say(f"|---|{'--:|' * 5}")
     for name, call in {**rank.calls("all_gather", options.beside), **parts_of_a_call(rank)}.items():
-        once = rank.time(call, 20) / 20
-        calls = min(max(int(product / once), 1), 1000)
-        own = median(call, calls, 0)[1]
-        theirs, both = median(call, calls, times)
-        rank.say(f"| {name} | {calls} | {own * 1e3:,.2f} | {both * 1e3:,.2f} | {theirs * 1e3:,.2f} |")
+        calls = min(max(int(product / (rank.time(call, 20) / 20)), 1), 1000)
+        rounds = [
+            (together(call, calls, 0)[1], together(None, 0, times)[0], *together(call, calls, times)[::-1])
+            for _ in range(options.rounds)
+        ]
+        ms = [statistics.median(column) * 1e3 for column in zip(*rounds, strict=True)]
+        rank.say(f"| {name} | {calls} | {' | '.join(f'{one:,.2f}' for one in ms)} |")
+        names_of_times = ("calls alone", "products alone", "calls together", "products together")
         rank.report(
             f"all_gather beside {times} products, {name}",
             options.beside,
-            both / calls * 1e6,
-            **{"us alone": own / calls * 1e6, "products, ms": theirs * 1e3, "alone, ms": product * 1e3},
+            ms[2] / calls * 1e3,
+            calls=calls,
+            **dict(zip(names_of_times, ms, strict=True)),
         )
 
 
@@ -191,18 +189,18 @@ def copies(rank: Rank, size: int) -> dict[str, Call]:
 
 def parts_of_a_call(rank: Rank) -> dict[str, Call]:
     """What a call by copy engines launches: copies, of as many bytes here, and words."""
-    word, value = Memory(8), itertools.count(1)
+    word = Memory(8)
     word.fill(0)
 
-    def say_and_hear() -> None:
-        number = ctypes.c_uint64(next(value))
-        for step in ("post", "hold"):
-            cuda_library.call(step, ctypes.c_void_p(word.address), number, rank.stream.handle)
+    def on_word(step: str) -> None:
+        cuda_library.call(step, ctypes.c_void_p(word.address), ctypes.c_uint64(0), rank.stream.handle)
 
     ways = copies(rank, rank.options.beside)
+    found: dict[str, Call] = {f"nothing, a copy by {name}": copy for name, copy in ways.items()}
     return {
-        **{f"nothing, a copy by {name}": copy for name, copy in ways.items()},
-        "nothing, a word": say_and_hear,
+        **found,
+        "nothing, a word written": partial(on_word, "post"),
+        "nothing, a word awaited": partial(on_word, "hold"),
     }
 
 

@@ -1,6 +1,7 @@
-// Collectives that only copy, between arrays in memory that all ranks have registered, by the GPU's copy
-// engines: no kernel runs, so computation keeps all thread blocks. Streams meet through words in the host's
-// memory, which they write for their peers and wait for (cuStreamWriteValue64, cuStreamWaitValue64).
+// Collectives that only copy, between arrays in memory that all ranks have registered, by CUDA's copies,
+// which copy engines do between GPUs: no kernel of ours runs, and computation keeps all thread blocks.
+// Streams meet through words in the host's memory, which they write for their peers and wait for
+// (cuStreamWriteValue64, cuStreamWaitValue64).
 //
 // Each rank reads from its peers' arrays, and writes only to its own. Once its calls are given up, their
 // streams continue with what was launched, and must not write to a peer that has not come.

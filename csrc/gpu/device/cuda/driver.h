@@ -44,7 +44,7 @@ struct Driver {
   RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_MEMBER)
 #undef RINGREDUCE_MEMBER
 
-  // Copies that leave the multiprocessors to kernels, within a device, too: from CUDA 13 on.
+  // Copies that should leave the multiprocessors to kernels, as far as the driver follows: from CUDA 13 on.
   bool can_copy_beside() const { return copy_batch_; }
   void copy_beside(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                    CUstream stream) const;

@@ -65,8 +65,8 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* han
 RINGREDUCE_EXPORT const char* ringreduce_cuda_unmap(void* memory);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
                                                    void* stream);
-// Several, in any order, beside kernels: by copy engines if the driver can be asked for that (CUDA 13), and
-// the stream is not the legacy default. Not in graphs.
+// Several, in any order. The driver is asked to do them beside kernels if it can be (CUDA 13), and the stream
+// is not the legacy default. Not in graphs.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_move_all(void* const* to, const void* const* from,
                                                        const std::size_t* bytes, int count, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream);
