@@ -111,6 +111,14 @@ void Group::prepare(int device) {
   translated([&] { communicator_->device().prepare(device); });
 }
 
+void Group::register_memory(int device, void* memory, std::size_t bytes) {
+  translated([&] { communicator_->device().register_memory(device, memory, bytes); });
+}
+
+void Group::deregister_memory(int device, void* memory) {
+  translated([&] { communicator_->device().deregister_memory(device, memory); });
+}
+
 bool Group::carries_messages() const {
   return communicator_->device().carries_messages();
 }

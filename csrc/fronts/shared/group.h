@@ -81,6 +81,8 @@ class Group {
   // too; whether they do is the same on all ranks, and exchange() launches them: see DeviceCalls.
   void prepare(int device);
   bool carries_messages() const;
+  void register_memory(int device, void* memory, std::size_t bytes);
+  void deregister_memory(int device, void* memory);
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);
   void submit(const Transfer& transfer, Arrays arrays, Completion completion);
 

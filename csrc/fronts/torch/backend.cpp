@@ -286,6 +286,23 @@ void RingBackend::eagerConnectSingleDevice(at::Device device) {
   if (!device.is_cpu()) translated(*ranks_, [&] { group().prepare(device.index()); });
 }
 
+void RingBackend::registerTensor(const at::Tensor& tensor) {
+  check_dense("register()", tensor);
+  TORCH_CHECK(tensor.is_cuda() && tensor.is_contiguous(),
+              "ringreduce: register() takes a contiguous tensor on a GPU");
+  const StaysAtEnd here;
+  const WithoutGilIfHeld unlocked;
+  translated(*ranks_, [&] {
+    group().register_memory(tensor.device().index(), tensor.mutable_data_ptr(), tensor.nbytes());
+  });
+}
+
+void RingBackend::deregisterTensor(const at::Tensor& tensor) {
+  const StaysAtEnd here;
+  const WithoutGilIfHeld unlocked;
+  translated(*ranks_, [&] { group().deregister_memory(tensor.device().index(), tensor.mutable_data_ptr()); });
+}
+
 void RingBackend::shutdown() {
   const StaysAtEnd here;
   const WithoutGilIfHeld unlocked;

@@ -129,6 +129,9 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual void regroup(const std::string& prefix, int rank, int size, std::optional<Milliseconds> timeout);
 
   // Waits for running operations, then leaves the group.
+  // See docs/gpu.md.
+  void registerTensor(const at::Tensor& tensor);
+  void deregisterTensor(const at::Tensor& tensor);
   virtual void shutdown();
   // Leaves the group at once. Ranks that wait for this one get an error.
   virtual void abort();

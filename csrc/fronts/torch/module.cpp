@@ -51,6 +51,8 @@ void bind_backend(py::module_& m) {
   py::class_<RingBackend, c10d::Backend, intrusive_ptr<RingBackend>>(m, "Backend")
       .def_property_readonly("options", &RingBackend::getBackendOptions)
       .def("comm_split_count", &RingBackend::splits)
+      .def("register", &RingBackend::registerTensor, py::arg("tensor"))
+      .def("deregister", &RingBackend::deregisterTensor, py::arg("tensor"))
       // The members of a new group meet in the store. Other ranks have nothing to do.
       .def(
           "perform_nocolor_split", [](const RingBackend&, const py::object&) {}, py::arg("device"))

@@ -459,6 +459,35 @@ def test_memory_is_kept_until_the_stream_is_through():
     on_emulated_gpu(2, _records)
 
 
+def _copy_engine(gpu):
+    """A gather as FSDP's, of a block that lies in the output."""
+    emulated = ctypes.CDLL(os.environ["RINGREDUCE_CUDA_LIBRARY"])
+    group = dist.new_group(pg_options=ringreduce.backend.Options(max_blocks=0))
+    backend = group._get_backend(torch.device("cuda"))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    (whole,) = on_gpu(torch.zeros(world * 20_000))
+    own = whole.narrow(0, rank * 20_000, 20_000)
+    own.fill_(rank + 1)
+    for is_registered in (False, True):
+        if is_registered:
+            backend.register(whole)
+        dist.barrier()
+        emulated.ringreduce_emulated_largest_kernel(0)
+        dist.all_gather_into_tensor(whole, own, group=group)
+        same(whole, torch.arange(1, world + 1.0).repeat_interleave(20_000))
+        dist.barrier()
+        assert (emulated.ringreduce_emulated_largest_kernel(0) == 0) == is_registered
+    backend.deregister(whole)
+    with pytest.raises(RuntimeError, match="x is not registered"):
+        backend.deregister(whole)
+    with pytest.raises(RuntimeError, match=r"register\(\) takes a contiguous tensor on a GPU"):
+        backend.register(torch.zeros(3))
+
+
+def test_copies_of_registered_tensors_take_no_blocks():
+    on_emulated_gpu(2, _copy_engine)
+
+
 def _options(gpu):
     emulated = ctypes.CDLL(os.environ["RINGREDUCE_CUDA_LIBRARY"])
 
