@@ -132,13 +132,11 @@ constexpr std::uint64_t round_bytes(const Boxes& boxes, const Share& share, int 
   return (static_cast<std::uint64_t>(share.spreads ? boxes.world : 1) * pack_bytes) << shift;
 }
 constexpr int shift_of_tiles(const Boxes& boxes, const Share& share) {
-  const auto packs = [&](int shift) { return static_cast<std::uint32_t>(boxes.world) << shift; };
+  const auto world = static_cast<std::uint32_t>(boxes.world);
   int shift = 0;
-  while (packs(shift + 1) <= round_packs &&
-         (packs(shift) < least_round_packs ||
-          round_bytes(boxes, share, shift) * static_cast<std::uint64_t>(boxes.arenas()) < share.bytes)) {
-    ++shift;
-  }
+  while (world << shift < least_round_packs) ++shift;
+  std::uint64_t all = round_bytes(boxes, share, shift) * static_cast<std::uint64_t>(boxes.arenas());
+  for (; all < share.bytes && world << (shift + 1) <= round_packs; all *= 2) ++shift;
   return shift;
 }
 

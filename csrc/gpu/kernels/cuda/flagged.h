@@ -91,7 +91,8 @@ class Flagged : RankBlock {
 
   RINGREDUCE_DEVICE void begin_phase() {
     ++phases_;
-    flag_ = static_cast<std::uint32_t>(phases_ % 0xffffffffu + 1);
+    const std::uint64_t sum = (phases_ >> 32) + (phases_ & 0xffffffffu);  // modulo 2^32 - 1, but not 0
+    flag_ = static_cast<std::uint32_t>(sum >> 32) + static_cast<std::uint32_t>(sum);
     place_ = static_cast<std::uint64_t>(box_.place(phases_) - errand_.memories[errand_.rank]);
   }
 
@@ -125,7 +126,7 @@ class Flagged : RankBlock {
       return pack < packs() && is_there(pack) && share_.to.contains(rank_of(pack));
     };
     RINGREDUCE_NO_UNROLL
-    for (std::size_t i = thread; i < packs(); i += together * threads) {
+    for (auto i = static_cast<std::uint32_t>(thread); i < packs(); i += together * threads) {
       Words data[together] = {};
       RINGREDUCE_UNROLL
       for (int t = 0; t < together; ++t) {
@@ -187,26 +188,26 @@ class Flagged : RankBlock {
   RINGREDUCE_DEVICE bool receive(std::size_t thread, std::size_t threads, Wants wants, Keep keep) const {
     const char* const from = errand_.memories[errand_.rank] + place_;
     RINGREDUCE_NO_UNROLL
-    for (std::size_t i = thread; i < packs(); i += together * threads) {
+    for (auto i = static_cast<std::uint32_t>(thread); i < packs(); i += together * threads) {
+      const auto pack = [&](int t) { return static_cast<std::uint32_t>(i + t * threads); };
       Words data[together] = {};
       bool comes[together] = {};
       RINGREDUCE_UNROLL
       for (int t = 0; t < together; ++t) {
-        const auto pack = static_cast<std::uint32_t>(i + t * threads);
-        comes[t] = pack < packs() && rank_of(pack) != errand_.rank && wants(pack);
+        comes[t] = pack(t) < packs() && rank_of(pack(t)) != errand_.rank && wants(pack(t));
       }
       const auto are_here = [&] {
         bool all = true;
         RINGREDUCE_UNROLL
         for (int t = 0; t < together; ++t) {
-          if (comes[t]) all &= load_pack_flagged(from + flagged_word_bytes * (i + t * threads), data[t]);
+          if (comes[t]) all &= load_pack_flagged(from + flagged_word_bytes * pack(t), data[t]);
         }
         return all;
       };
       if (!wait(are_here)) return false;
       RINGREDUCE_UNROLL
       for (int t = 0; t < together; ++t) {
-        if (comes[t]) keep(static_cast<std::uint32_t>(i + t * threads), data[t]);
+        if (comes[t]) keep(pack(t), data[t]);
       }
     }
     return true;
