@@ -68,8 +68,8 @@ class Contestant:
 def exchange_unevenly(comm: Any, x: Array, other: Array, **how: Any) -> object:
     """The longest block has as many times the shortest one's rows as there are ranks."""
     shares = [1 + (comm.rank + peer) % comm.size for peer in range(comm.size)]
-    rows = x.count // sum(shares)
-    counts = [rows * share for share in shares]
+    each = x.count // sum(shares)
+    counts = [each * share for share in shares]
     return comm.all_to_all(x, out=other, send_counts=counts, recv_counts=counts, **how)
 
 
@@ -109,8 +109,9 @@ def graph_of(
 def arrays_of(comm: Any, count: int, collective: str = "all_reduce") -> Arrays:
     """Returns the whole array, of a multiple of the ranks, and the other one."""
     if collective == "uneven_all_to_all":
-        shares = comm.size * (comm.size + 1) // 2
-        return Array(max(count // shares, 1) * shares), Array(max(count // shares, 1) * shares)
+        row = 4 * comm.size * (comm.size + 1) // 2  # blocks begin at accesses of 16 bytes
+        whole = max(count // row, 1) * row
+        return Array(whole), Array(whole)
     block = max(count // comm.size, 1)
     in_place = collective in ("all_reduce", "broadcast", "reduce")
     other = 1 if in_place else block * comm.size if collective == "all_to_all" else block

@@ -10,16 +10,15 @@
 namespace ringreduce::device {
 
 // `sources` is their number if it is known at compile time, otherwise 0: then they are read a few at a time.
-// `loads`: the packs that a thread reads at once.
-template <class Format, class Op, int sources, int loads>
+template <class Format, class Op, int sources>
 struct Combiner {
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
   static constexpr int group = sources > 0 ? sources : 4;
-  // The packs that a thread takes at once of each source. All their loads are issued before the first is
-  // used. Lanes that are much wider than elements would take too many registers; data that is only copied
-  // stays in its words.
-  static constexpr int wanted = loads / group;
+  // The packs that a thread takes at once. All their loads are issued before the first is used: about 128
+  // bytes per thread keep the memory of the fastest cards busy. Lanes that are much wider than elements would
+  // take too many registers; data that is only copied stays in its words.
+  static constexpr int wanted = 8 / group;
   static constexpr int fitting = 2 * sizeof(Element);
   static constexpr int unroll = wanted < fitting || group == 1 ? wanted : fitting;
 
@@ -137,13 +136,10 @@ struct Combiner {
   }
 };
 
-// About 128 bytes of each thread keep the memory of the fastest cards busy, if threads are many.
-inline constexpr int usual_loads = 8;
-
 // Each of `threads` threads calls this. They need not be of one block, nor meet.
-template <class Format, class Op, int sources, int loads = usual_loads>
+template <class Format, class Op, int sources>
 RINGREDUCE_DEVICE void combine(const Spans& spans, std::size_t thread, std::size_t threads) {
-  Combiner<Format, Op, sources, loads>(spans).run(thread, threads);
+  Combiner<Format, Op, sources>(spans).run(thread, threads);
 }
 
 }  // namespace ringreduce::device

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(block_threads)
 template <class Format, class Op, int sources>
 Kernel kernel_for(int elements_per_value) {
   return {reinterpret_cast<const void*>(combine_kernel<Format, Op, sources>), elements_per_value,
-          pack_bytes * Combiner<Format, Op, sources, usual_loads>::unroll};
+          pack_bytes * Combiner<Format, Op, sources>::unroll};
 }
 
 template <Family family>

@@ -25,10 +25,8 @@ RINGREDUCE_APART void run_pass(const Spans& spans, std::size_t thread, std::size
   }
   combine<Format, Op, 0>(spans, thread, threads);
 }
-// A rank has few threads, so each has more loads in flight than those of a kernel that fills the GPU: as many
-// as registers allow.
 RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
-  combine<Integer<std::uint8_t>, Sum, 1, 12>(spans, thread, threads);
+  combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
 }
 
 // Remembers the pass for the combination that it is called with.
