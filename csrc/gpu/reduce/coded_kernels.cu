@@ -1,6 +1,15 @@
+#include "gpu/reduce/copy.h"
 #include "gpu/reduce/kernel_templates.cuh"
 
 namespace ringreduce::device {
+namespace {
+
+__global__ void __launch_bounds__(block_threads) copying_kernel(const __grid_constant__ Spans spans) {
+  copy_bytes(spans, static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x,
+             static_cast<std::size_t>(gridDim.x) * blockDim.x);
+}
+
+}  // namespace
 
 Kernel coded_kernel(Encoding wire, DType plain) {
   Kernel kernel;
@@ -12,7 +21,8 @@ Kernel coded_kernel(Encoding wire, DType plain) {
 }
 
 Kernel copy_kernel() {
-  return kernel_for<Integer<std::uint8_t>, Sum, 1>(1);
+  return {reinterpret_cast<const void*>(copying_kernel), 1,
+          pack_bytes * Combiner<Integer<std::uint8_t>, Sum, 1>::unroll};
 }
 
 }  // namespace ringreduce::device

@@ -22,10 +22,15 @@ struct Combiner {
   static constexpr int fitting = 2 * sizeof(Element);
   static constexpr int unroll = wanted < fitting || group == 1 ? wanted : fitting;
 
+  // The same for single elements.
+  static constexpr int singles = group == 1 ? wanted : 2;
+
   const Spans& spans;
+  const std::size_t count;  // elements
   const Op op;
 
-  RINGREDUCE_DEVICE explicit Combiner(const Spans& given) : spans(given), op(given.scale) {}
+  RINGREDUCE_DEVICE Combiner(const Spans& given, std::size_t elements)
+      : spans(given), count(elements), op(given.scale) {}
 
   RINGREDUCE_DEVICE int source_count() const { return sources > 0 ? sources : spans.source_count; }
 
@@ -116,21 +121,21 @@ struct Combiner {
     const std::size_t before = -base % pack_bytes;  // bytes
     if (apart % pack_bytes == 0 && before % sizeof(Element) == 0) {
       const std::size_t whole = before / sizeof(Element);
-      run_packed(whole < spans.count ? whole : spans.count, thread, threads);
+      run_packed(whole < count ? whole : count, thread, threads);
     } else if ((apart | base) % alignof(Element) == 0) {
-      rows<Single<Element>, 2>(0, spans.count, thread, threads);
+      rows<Single<Element>, singles>(0, count, thread, threads);
     } else {
-      rows<Misaligned<Element>, 1>(0, spans.count, thread, threads);
+      rows<Misaligned<Element>, 1>(0, count, thread, threads);
     }
   }
 
   // `head` elements lie before the first pack.
   RINGREDUCE_DEVICE void run_packed(std::size_t head, std::size_t thread, std::size_t threads) const {
-    const std::size_t packs = (spans.count - head) / Packed<Element>::count;
+    const std::size_t packs = (count - head) / Packed<Element>::count;
     rows<Packed<Element>, unroll>(head * sizeof(Element), packs, thread, threads);
     const std::size_t end = head + packs * Packed<Element>::count;
     RINGREDUCE_NO_UNROLL
-    for (std::size_t i = thread; i < head + (spans.count - end); i += threads) {
+    for (std::size_t i = thread; i < head + (count - end); i += threads) {
       block<Single<Element>, 1, true>((i < head ? i : end + (i - head)) * sizeof(Element), 0, 0);
     }
   }
@@ -139,7 +144,7 @@ struct Combiner {
 // Each of `threads` threads calls this. They need not be of one block, nor meet.
 template <class Format, class Op, int sources>
 RINGREDUCE_DEVICE void combine(const Spans& spans, std::size_t thread, std::size_t threads) {
-  Combiner<Format, Op, sources>(spans).run(thread, threads);
+  Combiner<Format, Op, sources>(spans, spans.count).run(thread, threads);
 }
 
 }  // namespace ringreduce::device

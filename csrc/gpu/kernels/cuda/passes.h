@@ -2,6 +2,7 @@
 // through its address, so that it is not compiled again for each kernel.
 #pragma once
 
+#include "gpu/reduce/copy.h"
 #include "gpu/reduce/families.h"
 
 namespace ringreduce::device {
@@ -26,7 +27,7 @@ RINGREDUCE_APART void run_pass(const Spans& spans, std::size_t thread, std::size
   combine<Format, Op, 0>(spans, thread, threads);
 }
 RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
-  combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
+  copy_bytes(spans, thread, threads);
 }
 
 // Remembers the pass for the combination that it is called with.

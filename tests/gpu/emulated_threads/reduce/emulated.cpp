@@ -1,5 +1,7 @@
 #include "emulated.h"
 
+#include "gpu/reduce/copy.h"
+
 namespace ringreduce::device {
 
 extern template void emulate_in<Family::wide_float>(DType, Op, int, Spans, Group);
@@ -8,7 +10,7 @@ extern template void emulate_in<Family::wide_integer>(DType, Op, int, Spans, Gro
 extern template void emulate_in<Family::small_integer>(DType, Op, int, Spans, Group);
 
 void emulate_copy(const Spans& spans, Group group) {
-  group.each([&](std::size_t thread) { combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, group.size); });
+  group.each([&](std::size_t thread) { copy_bytes(spans, thread, group.size); });
 }
 
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group) {
