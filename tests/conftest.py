@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ import pytest
 
 import ringreduce
 from ringreduce.schedules import registry
+from tests.settled import settle
 
 # Of minutes each. They begin first, so that no worker is left with one at the end.
 LONGEST_FILES = [
@@ -67,9 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What has been imported stays. A collection, in each process that a test forks as well, need not look at it.
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 def on_group(
