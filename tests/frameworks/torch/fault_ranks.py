@@ -17,9 +17,9 @@ from tests.processes import Processes, within
 
 BACKEND = os.environ.get("RINGREDUCE_TEST_BACKEND", "ringreduce")  # another one: to see what it does instead
 
-# Ranks are forked from a process that has imported torch and started no thread.
+# Ranks are forked from a process that has imported torch, and all that the tests import, and started no thread.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"])
+_context.set_forkserver_preload(["tests.frameworks.torch.preloaded"])
 
 
 class Outcome(NamedTuple):

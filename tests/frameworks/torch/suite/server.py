@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import selectors
@@ -20,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.settled import settle
 
 from . import rank as ranks
 from .cases import Cases
@@ -126,7 +127,7 @@ class Server:
         self.waiting: list[dict[str, Any]] = []
         self.running: list[Running] = []
         self.open = True
-        gc.freeze()  # what is there now is not collected when a rank ends, which takes a second otherwise
+        settle()  # otherwise what is there now is collected when a rank ends, which takes a second
 
     def _probe(self) -> dict[str, str]:
         """Finds what torch skips when a test begins, in one process instead of in a group for each test."""
