@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
 from tests.processes import metronome, within
 
 pytest.importorskip("torch")
@@ -89,8 +90,9 @@ def ranks(world, switched):
 
 
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize(("world", "switched"), [(2, {0}), (2, {1}), (3, {0, 1}), (4, {0, 2}), (4, {1, 3})])
-def test_the_switch_on_some_ranks_only(world, switched):
+@pytest.mark.parametrize("some", [(2, {1}), (3, {0, 1}), *slowly((2, {0}), (4, {0, 2}), (4, {1, 3}))])
+def test_the_switch_on_some_ranks_only(some):
+    world, switched = some
     ended = ranks(world, switched)
     last = max(float(arrival) for arrival, _, _ in ended)
     for rank, (_, end, error) in enumerate(ended):
@@ -106,10 +108,9 @@ def test_the_switch_on_some_ranks_only(world, switched):
 
 
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize(
-    "way, variable", [("spawned", "gloo"), ("forked", "gloo"), ("spawned_after_the_variable", "")]
-)
-def test_ranks_that_torch_starts(way, variable):
+@pytest.mark.parametrize("way", ["forked", "spawned_after_the_variable", *slowly("spawned")])
+def test_ranks_that_torch_starts(way):
+    variable = "" if way.endswith("variable") else "gloo"
     command, given = [sys.executable, str(PROGRAM), way], environment(RINGREDUCE_AS=variable)
     done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=100)
     assert done.stdout.split() == ["torch_backend"] * 2, done.stderr
