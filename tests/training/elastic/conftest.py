@@ -7,12 +7,13 @@ from tests.faults.conftest import OVER_OFI, transport
 __all__ = ["transport"]
 
 OVER_BOTH = ("test_grow", "test_losses")  # and single tests of other modules, which ask for it
+CHOOSE_THEMSELVES = ("test_partition", "test_training")
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "bench"))  # has hosts.py
 
 
 def pytest_generate_tests(metafunc):
     module = metafunc.module.__name__.rpartition(".")[2]
-    asked = "transport" in inspect.signature(metafunc.function).parameters and module != "test_partition"
+    asked = "transport" in inspect.signature(metafunc.function).parameters and module not in CHOOSE_THEMSELVES
     if asked or module in OVER_BOTH:
         metafunc.parametrize("transport", ["shm", "tcp", OVER_OFI], indirect=True)

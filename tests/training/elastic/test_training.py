@@ -19,12 +19,26 @@ import ringreduce
 from ringreduce import elastic
 from ringreduce.training.foundation import transfer
 from tests.conftest import slowly
+from tests.faults.conftest import OVER_OFI
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import DYING, STEPS, Plan, check, kill_soon, make, train, undisturbed
 
 pytestmark = pytest.mark.timeout(120)
 
 KINDS = ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"]
+
+
+def over_either(kinds: list[str], first: str, second: str):
+    """Each kind over each transport. Of the quick tests, every other one goes over the first."""
+    places = [
+        pytest.param(
+            kind, transport, marks=[] if transport == (first, second)[number % 2] else pytest.mark.slow
+        )
+        for number, kind in enumerate(kinds)
+        for transport in (first, second)
+    ]
+    places += [pytest.param(kind, *OVER_OFI.values, marks=OVER_OFI.marks) for kind in kinds]
+    return pytest.mark.parametrize(("kind", "transport"), places, indirect=["transport"])
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +60,7 @@ def check_all(found, plan, expected):
             assert own["tries"] - (STEPS - own["first"]) <= deaths  # a death costs one step at most
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@over_either(KINDS, "shm", "tcp")
 @pytest.mark.parametrize("seed", [0, *slowly(1, 2, 3)])
 def test_survivors_lose_no_step(kind, transport, seed, expected):
     plan = Plan(kind, dies={0: 4, 2: 11}, seed=seed)
@@ -62,7 +76,7 @@ def test_two_ranks_die_at_once(kind, expected):
     check_all(run(plan), plan, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@over_either(KINDS, "tcp", "shm")
 def test_newcomers_take_the_places(kind, transport, expected):
     plan = Plan(kind, minimum=4, dies={0: 4, 3: 11, 5: 17}, after={4: 0, 5: 3, 6: 5})
     found = run(plan)
@@ -168,8 +182,8 @@ def _dies_while_it_gets_the_state(me, plan, after):
     return train(me, plan)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.001, 0.003])
-@pytest.mark.parametrize("kind", ["dp", "sharded2"])
+@pytest.mark.parametrize("after", [0.0, *slowly(0.001), 0.003])
+@over_either(["dp", "sharded2"], "shm", "tcp")
 def test_a_newcomer_dies_while_it_gets_the_state(kind, after, transport, expected):
     plan = Plan(kind, minimum=3, dies={0: 6, 3: -1}, after={3: 0, 4: 0})
     first = partial(_dies_while_it_gets_the_state, plan=plan, after=after)
