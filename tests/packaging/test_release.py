@@ -12,9 +12,6 @@ import zipfile
 import pytest
 import release
 import reproducible
-import sbom
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 
 def one_line(function, *given, **named):
@@ -174,11 +171,22 @@ WHEEL = {
 
 
 @pytest.fixture
+def sbom():
+    """Imported late: it takes two seconds, in each of pytest's workers."""
+    import sbom
+
+    return sbom
+
+
+@pytest.fixture
 def wheel(tmp_path):
     return zipped(tmp_path / "ringreduce-1.2.3-cp312-abi3-manylinux_2_31_x86_64.whl", WHEEL)
 
 
-def test_bill_of_materials_is_cyclonedx(wheel):
+def test_bill_of_materials_is_cyclonedx(wheel, sbom):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     text = sbom.of(wheel, 1_777_000_000)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert sbom.of(wheel, 1_777_000_000) == text
@@ -193,7 +201,7 @@ def test_bill_of_materials_is_cyclonedx(wheel):
     }  # fmt: skip
 
 
-def test_bill_of_materials_of_a_wheel_for_cpus_alone(tmp_path):
+def test_bill_of_materials_of_a_wheel_for_cpus_alone(tmp_path, sbom):
     few = {name: text for name, text in WHEEL.items() if not re.search("cuda|torch|libs", name)}
     listed = json.loads(sbom.of(zipped(tmp_path / "few.whl", few), 1_777_000_000))
     assert {it["name"] for it in listed["components"]} == {"nanobind", "robin-map", "numpy"}

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ringreduce
-from tests.conftest import on_processes, on_threads
+from tests.conftest import on_processes, on_threads, slowly
 
 SMALL, LARGE = 10, 300_000  # float32: sent whole at once, and only when the receive is there
 
@@ -467,14 +467,14 @@ def on_one_rank(comm: Any, several: list[Plan]) -> None:
         comm.barrier()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 2, 3, *slowly(4)])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_plans_of_threads(world, data):
     on_threads(world, on_one_rank, data.draw(st.lists(plans(world), min_size=1, max_size=3)))
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [*slowly(2), 3])
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_plans_of_processes(world, data):

@@ -14,6 +14,7 @@ import pytest
 
 import ringreduce
 from ringreduce import _engine
+from tests.conftest import slowly
 
 ROOT = Path(__file__).resolve().parents[3]
 RANK = Path(__file__).with_name("rank.py")
@@ -53,7 +54,7 @@ def test_what_a_name_becomes(hosts, wanted, becomes):
     assert answers(hosts, "collectives", wanted) == [becomes] * len(hosts)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "tcp"])
+@pytest.mark.parametrize("wanted", ["auto", *slowly("tcp")])
 @pytest.mark.parametrize(
     ("labels", "hosts", "left"),
     [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce.frameworks import mpi as interposer
+from tests.conftest import slowly
 from tests.frameworks.mpi.conftest import PROGRAMS, ROOT, STAY
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,7 +64,7 @@ def test_the_programs_are_right_without_it(mpi):
     good(mpi.run(2, mpi.compile(*SUITE), 0, 0))
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [2, 3, *slowly(4, 5)])
 def test_every_function(mpi, preload, ranks):
     threads = ranks % 2 == 0
     variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
@@ -80,7 +81,7 @@ def test_every_function(mpi, preload, ranks):
 REDUCING = BLOCKING[:6]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3, *slowly(4)])
 def test_ops_of_the_program(mpi, preload, ranks):
     variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
     program = mpi.compile("operators.c", "forms.c", libraries=["-lm"])

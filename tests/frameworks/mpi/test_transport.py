@@ -71,14 +71,16 @@ def test_all_that_it_does_with_shared_memory_inside_hosts(launch, hosts):
     good(launch(hosts, *EVERYTHING, becomes="shm+mpi"), *EVERYTHING)
 
 
-@pytest.mark.parametrize(("hosts", "becomes"), [("00", "shm"), ("01", "mpi"), ("0011", "shm+mpi")])
-def test_what_becomes_of_shm_and_mpi(launch, hosts, becomes):
+@pytest.mark.parametrize("case", [("00", "shm"), ("01", "mpi"), *slowly(("0011", "shm+mpi"))])
+def test_what_becomes_of_shm_and_mpi(launch, case):
+    hosts, becomes = case
     part = EVERYTHING[0]
     good(launch(hosts, part, becomes=becomes), part)
 
 
-@pytest.mark.parametrize(("ranks", "becomes"), [(1, "mpi"), (4, "mpi"), ("0011", "shm+mpi")])
-def test_beside_mpi4py(launch, ranks, becomes):
+@pytest.mark.parametrize("case", [(1, "mpi"), *slowly((4, "mpi")), ("0011", "shm+mpi")])
+def test_beside_mpi4py(launch, case):
+    ranks, becomes = case
     good(launch(ranks, "beside_mpi4py", becomes=becomes), "beside_mpi4py")
 
 
@@ -91,9 +93,10 @@ def test_with_one_thread(launch, ranks, becomes):
 @pytest.mark.skipif(
     HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
 )
-@pytest.mark.parametrize(("ranks", "becomes"), [("01", "mpi"), ("001", "shm+mpi")])
-def test_arrays_in_gpu_memory(launch, ranks, becomes):
+@pytest.mark.parametrize("case", [*slowly(("01", "mpi")), ("001", "shm+mpi")])
+def test_arrays_in_gpu_memory(launch, case):
     """Where NCCL is not installed."""
+    ranks, becomes = case
     settings = {"RINGREDUCE_NCCL_LIBRARY": "/nowhere", "RINGREDUCE_EMULATED_BLOCKS": "16"}
     good(launch(ranks, "gpus", becomes=becomes, **settings), "gpus")
     good(launch(ranks, "gpus_with_one_thread", becomes=becomes, **settings), "gpus_with_one_thread")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 import ringreduce
-from tests.conftest import on_processes, over_tcp
+from tests.conftest import on_processes, over_tcp, slowly
 from tests.training.parameter_server.models import (
     backward,
     data_parallel,
@@ -34,12 +36,14 @@ def _same_states(ours, theirs):
             assert torch.equal(own, value) if torch.is_tensor(value) else own == value, (number, key)
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
-@pytest.mark.parametrize(
-    ("on_ranks", "ranks"),
-    [(on_processes, 2), (on_processes, 3), (over_tcp, 4), pytest.param(over_tcp, 5, marks=pytest.mark.slow)],
-)
-def test_the_bits_of_data_parallelism(on_ranks, ranks, kind, options):
+GROUPS = [(on_processes, 2), (on_processes, 3), (over_tcp, 4), (over_tcp, 5)]
+QUICK = list(zip(KINDS, GROUPS, strict=False))
+OTHERS = [each for each in product(KINDS, GROUPS) if each not in QUICK]
+
+
+@pytest.mark.parametrize("case", [*QUICK, *slowly(*OTHERS)])
+def test_the_bits_of_data_parallelism(case):
+    (kind, options), (on_ranks, ranks) = case
     args = (kind, options, 5, torch.float32)
     theirs = on_ranks(ranks, data_parallel, *args, reproducible=True)
     ours = on_ranks(ranks, with_servers, *args)
