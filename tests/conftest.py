@@ -19,15 +19,22 @@ import ringreduce
 from ringreduce.schedules import registry
 from tests.settled import settle
 
-# Of minutes each. They begin first, so that no worker is left with one at the end.
+# They begin first, so that no worker is left with one at the end.
 LONGEST_FILES = [
-    "frameworks/torch/test_endings.py",
     "engine/network/test_across_hosts.py",
-    "training/elastic/test_training.py",
+    "frameworks/torch/test_faults.py",
+    "frameworks/torch/test_as_gloo.py",
+    "communicator/collectives/test_values.py",
+    "engine/network/test_fabric_cards.py",
+    "frameworks/mpi/test_interposer.py",
     "studies/study/test_command.py",
+    "start/running/test_commands.py",
+    "training/elastic/test_training.py",
+    "training/elastic/test_restarts.py",
     "training/elastic/test_partition.py",
-    "start/test_mpirun.py",
     "frameworks/torch/test_torch_suite.py",
+    "frameworks/torch/test_endings.py",
+    "start/test_mpirun.py",
     "frameworks/mpi/test_transport.py",
     "frameworks/torch/test_examples.py",
 ]

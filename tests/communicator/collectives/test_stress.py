@@ -15,7 +15,7 @@ import pytest
 
 import ringreduce
 from tests.communicator.collectives.calls import COLLECTIVES, ROOTED, Call, algorithms, check, perform, verify
-from tests.conftest import on_processes, on_threads
+from tests.conftest import on_processes, on_threads, slowly
 
 SIZES = [0, 1, 2, 9, 10, 11, 63, 64, 65, 1000, 4095, 4096, 4097, 16_384, 50_001, 65_536, 131_073, 200_003]
 DTYPES = [np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8]
@@ -116,9 +116,10 @@ def stress(comm: Any, seed: int, seconds: float) -> int:
     return steps
 
 
+@pytest.mark.parametrize("seconds", [0.5, *slowly(3.0)])
 @pytest.mark.parametrize("world", [2, 3, 5])
-def test_random_calls(world, on_ranks):
-    on_ranks(world, stress, world, 1.5)
+def test_random_calls(world, seconds, on_ranks):
+    on_ranks(world, stress, world, seconds)
 
 
 def main(seconds: float, seed: int) -> None:
