@@ -89,7 +89,7 @@ def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     assert all(seconds == pytest.approx(made, rel=1e-5) for _, seconds, made in ranking)
 
 
-@pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=needs_libfabric)])
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=[needs_libfabric, pytest.mark.slow])])
 def test_a_model_of_messages_between_hosts(transport, monkeypatch):
     """It knows what carried them, so that auto chooses as it does there."""
 
