@@ -57,9 +57,10 @@ def test_the_transport_does_not_matter(transport):
     answers("aabb", "collectives", transport=transport)
 
 
-def test_slices():
+@pytest.mark.parametrize("hosts", ["aab", *slowly("aabb")])
+def test_slices(hosts):
     """What the host's memory does not hold at once."""
-    answers("aab", "large")
+    answers(hosts, "large")
 
 
 def test_calls_return_before_their_values_have_come():

@@ -154,20 +154,21 @@ print(comm.transport, ringreduce.all_gather(numpy.array([comm.rank])).tolist())
 """
 
 
-def test_torchruns_variables_set_by_hand():
+@pytest.mark.parametrize("number", [2, *slowly(3)])
+def test_torchruns_variables_set_by_hand(number):
     """They do not say how many ranks are here, and no agent of torchrun's keeps the store."""
-    with Hosts(2) as hosts:
+    with Hosts(number) as hosts:
         ranks = [
             host.popen(
                 [sys.executable, "-c", BY_HAND],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_HOST": host.name, "RANK": str(rank),
-                     "WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT)},
+                     "WORLD_SIZE": str(number), "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT)},
                 stdout=subprocess.PIPE, text=True,
             )
             for rank, host in enumerate(hosts)
         ]  # fmt: skip
         for rank in ranks:
-            assert rank.communicate(timeout=60)[0] == "tcp [0, 1]\n"
+            assert rank.communicate(timeout=60)[0] == f"tcp {list(range(number))}\n"
             assert rank.returncode == 0
 
 

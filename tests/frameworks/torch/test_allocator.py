@@ -180,14 +180,14 @@ from tests.frameworks.torch.test_allocator import Rows, moved, is_shared
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # there is no GPU to pin memory for
-    way, persistent = sys.argv[1], sys.argv[2] == "True"
+    way, persistent, workers = sys.argv[1], sys.argv[2] == "True", int(sys.argv[3])
     dist.init_process_group("ringreduce")
     shared, private = moved(64, 8192), torch.empty(64, 8192)
     dataset = Rows(shared, private)
     fill = lambda value: (shared.copy_(torch.arange(64.0)[:, None] + value), private.copy_(shared + 0.5))
     fill(0)
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=8, num_workers=2 if way == "fork" else 1, multiprocessing_context=way,
+        dataset, batch_size=8, num_workers=workers, multiprocessing_context=way,
         persistent_workers=persistent, pin_memory=True,
     )
     for epoch in range(4):
@@ -209,16 +209,16 @@ if __name__ == "__main__":
 """
 
 
-OTHERS = [("fork", False), ("spawn", False), ("forkserver", False), ("forkserver", True)]
+OTHERS = [("fork", False), ("spawn", False), ("spawn", True), ("forkserver", False), ("forkserver", True)]
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("way", "persistent"),
-    [("fork", True), ("spawn", True), *(slow(*other) for other in OTHERS)],
+    ("way", "persistent", "workers"),
+    [("fork", True, 2), ("spawn", True, 1), *(slow(*other, 2) for other in OTHERS)],
 )
-def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, tmp_path):
+def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, workers, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = on_ranks_of_a_command("-n", 2, sys.executable, program, way, persistent, timeout=100)
+    done = on_ranks_of_a_command("-n", 2, sys.executable, program, way, persistent, workers, timeout=100)
     assert done.returncode == 0, done.stderr
