@@ -74,7 +74,7 @@ const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
                                    ? coded_rank_kernel()
                                    : in_family(static_cast<ringreduce::DType>(errand->dtype),
                                                [](auto family) { return rank_kernel_of<family>(); });
-    launch(kernel, errand->boxes.blocks, *errand, stream, "a collective");
+    launch(kernel, errand->boxes.blocks, prepared(*errand), stream, "a collective");
   });
 }
 

@@ -121,8 +121,9 @@ struct Share {
   RankRange from, to;
   bool from_others, to_others;  // direct: not from each rank's own input, or not to its own output
   bool copies;                  // and combines nothing
-  bool exchanges;        // direct: one part after the other, from each rank to another place of the output
-  bool spreads = false;  // flagged: each rank combines tiles of its own, and sends the results to all
+  bool exchanges;         // direct: one part after the other, from each rank to another place of the output
+  bool spreads = false;   // flagged: each rank combines tiles of its own, and sends the results to all
+  std::int8_t shift = 0;  // flagged: see shift_of_tiles; the library sets it
   std::uint64_t source_step = 0, target_step = 0;  // flagged: from one peer's bytes to the next one's
 };
 
@@ -165,5 +166,11 @@ struct Errand {
   char* memories[most_ranks];  // each rank's boxes, where this rank reaches them
   Report* report;              // this rank's
 };
+
+// Sets what each block would have to compute.
+inline Errand prepared(Errand errand) {
+  errand.share.shift = static_cast<std::int8_t>(shift_of_tiles(errand.boxes, errand.share));
+  return errand;
+}
 
 }  // namespace ringreduce::device

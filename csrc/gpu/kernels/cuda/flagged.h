@@ -24,10 +24,13 @@ struct alignas(16) FlaggedShared {
 class Flagged : RankBlock {
  public:
   RINGREDUCE_DEVICE Flagged(Block& block, FlaggedShared& shared, const Errand& errand, const Pass& pass)
-      : RankBlock(block, errand, pass), shared_(shared), share_(errand.share), phases_(*box_.phases()) {}
+      : RankBlock(block, errand, pass),
+        shared_(shared),
+        share_(errand.share),
+        phases_(*box_.phases()),
+        shift_(errand.share.shift) {}
 
   RINGREDUCE_DEVICE void run() {
-    shift_ = shift_of_tiles(errand_.boxes, share_);  // while the leader begins
     if (!block_.leader([&] { return begin(); })) return;
     const std::uint64_t step = round_bytes(errand_.boxes, share_, shift_), first = step * block_.index();
     for (at_ = first; at_ < share_.bytes && has_arena(); at_ += step * errand_.boxes.arenas()) {
@@ -266,7 +269,7 @@ class Flagged : RankBlock {
   std::uint32_t flag_ = 0;   // of this phase; never 0
   std::uint64_t place_ = 0;  // of this phase, in each rank's memory
   std::uint64_t at_ = 0;     // where this round's tiles begin: see offset_of
-  int shift_ = 0;            // a tile has 1 << shift_ packs
+  const int shift_;          // a tile has 1 << shift_ packs
 };
 
 }  // namespace ringreduce::device
