@@ -18,7 +18,7 @@ from ranks import Boom, Ranks, failure_of, run
 
 import ringreduce
 from tests.conftest import on_threads
-from tests.processes import within
+from tests.processes import free_stacks, within
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -79,13 +79,15 @@ def test_fork_after_init():
     assert run(_use_in_child, 2) == [2.0, 2.0]
 
 
-def _collect_in_child(comm, board):
+def _collect_in_child(comm, board, are_stacks_freed):
     mine = comm.split(0)
     work = mine.all_reduce(np.ones(4, "float32"), async_op=True)
     work.wait()
     holder = [mine, work]
 
     def child():
+        if are_stacks_freed:
+            free_stacks()
         holder.clear()
         nonlocal mine, work
         del mine, work
@@ -97,8 +99,9 @@ def _collect_in_child(comm, board):
     return float(holder[0].all_reduce(np.ones(5, "float32"))[0])
 
 
-def test_child_may_drop_the_communicator():
-    assert run(_collect_in_child, 2) == [2.0, 2.0]
+@pytest.mark.parametrize("are_stacks_freed", [False, True])
+def test_child_may_drop_the_communicator(are_stacks_freed):
+    assert run(_collect_in_child, 2, are_stacks_freed) == [2.0, 2.0]
 
 
 def _load_data(comm, board):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.processes import python
 
 from .emulated_nccl import EMULATED_NCCL
 from .gpu_arrays import DlpackArray, GpuArray, failure_of, integers, library, new_stream, on_gpu, wait_for
@@ -434,6 +435,30 @@ def test_two_gpus():
         _all_reduce(comm, (100, 70_000), ("auto", "ring"), True)
 
     on_gpu(sums, 4, device=[0, 1, 0, 1])
+
+
+def test_the_child_of_a_fork_may_drop_the_communicator():
+    """Whose threads it does not have, nor their memory."""
+    program = """
+import gc, os
+import numpy as np, ringreduce
+from tests.gpu.gpu_arrays import GpuArray, in_threads, library
+from tests.processes import free_stacks
+library()
+comms = ringreduce.local_group(2, device=0, timeout=30)
+arrays = [GpuArray(np.ones(1000, "float32")) for _ in comms]
+in_threads(*(lambda rank=rank: comms[rank].all_reduce(arrays[rank]) for rank in range(2)))
+assert (arrays[0].get(comms[0]) == 2).all()
+child = os.fork()
+if child == 0:
+    free_stacks()
+    comms.clear()
+    gc.collect()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
 
 
 def _apart(data):

@@ -13,6 +13,7 @@
 #include "engine/calls/calls.h"
 #include "engine/calls/undestroyed.h"
 #include "engine/calls/work.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce {
 
@@ -49,9 +50,7 @@ class Progress {
   // Ends submitted calls with Closed, and accepts no more.
   void stop();
   // The child of a fork does not have the thread.
-  void disown() {
-    if (thread_.joinable()) thread_.detach();
-  }
+  void disown() { abandon(thread_); }
 
  private:
   struct PendingCollective {

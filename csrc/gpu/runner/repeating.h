@@ -31,7 +31,7 @@ class Repeating {
   Repeating& operator=(const Repeating&) = delete;
 
   // The child of a fork does not have the thread.
-  void disown() { thread_.detach(); }
+  void disown() { abandon(thread_); }
 
  private:
   void run() {

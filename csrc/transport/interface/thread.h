@@ -2,6 +2,7 @@
 #pragma once
 
 #include <csignal>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -61,6 +62,12 @@ std::thread thread_without_signals(Run run) {
                 "; the limits are those of the user (ulimit -u), of the container or the job's cgroup "
                 "(pids.max), and of memory (ulimit -v)");
   }
+}
+
+// In the child of a fork, for a thread of the parent. The C library may have freed the memory that the handle
+// points to, or have given it to a thread of the child. So nothing may use the handle, not even detach().
+inline void abandon(std::thread& thread) {
+  std::construct_at(&thread);
 }
 
 }  // namespace ringreduce

@@ -12,6 +12,7 @@
 #include "transport/interface/cores.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
+#include "transport/interface/thread.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/tls.h"
 
@@ -99,7 +100,7 @@ void TcpTransport::close_in_child() {
   settings_.event.reset();
   settings_.listeners.clear();
   for (const auto& [id, stream] : streams_) stream->close_descriptor();
-  if (latecomers_.joinable()) latecomers_.detach();  // it belongs to the parent
+  abandon(latecomers_);
 }
 
 TcpTransport::~TcpTransport() {
