@@ -128,6 +128,16 @@ def test_two_builds_that_differ(tmp_path):
     ]  # fmt: skip
 
 
+def test_no_kernel_has_a_name_that_differs_between_builds():
+    """nvcc makes those in an unnamed namespace, and static ones, from the folder and the options of the build."""
+    files = [one for one in (release.ROOT / "csrc").rglob("*") if one.suffix in (".cu", ".cuh")]
+    assert files
+    local = re.compile(
+        r"^namespace {|^static .*__(global|device|constant)__|^__(device|constant)__ static", re.M
+    )
+    assert [one.name for one in files if local.search(one.read_text())] == []
+
+
 def test_packing_forgets_who_and_when(tmp_path):
     archives = []
     for user, (mode, time) in {"one": (0o600, 1e9), "two": (0o664, 2e9)}.items():

@@ -2,14 +2,13 @@
 #include "gpu/reduce/kernel_templates.cuh"
 
 namespace ringreduce::device {
-namespace {
 
+// In no unnamed namespace: nvcc names such a one by the folder and the options of the build, which a second
+// build of a release does not share.
 __global__ void __launch_bounds__(block_threads) copying_kernel(const __grid_constant__ Spans spans) {
   copy_bytes(spans, static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x,
              static_cast<std::size_t>(gridDim.x) * blockDim.x);
 }
-
-}  // namespace
 
 Kernel coded_kernel(Encoding wire, DType plain) {
   Kernel kernel;
