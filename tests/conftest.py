@@ -54,6 +54,11 @@ def slowly(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
+def slow_rows(*rows: tuple[Any, ...]) -> list[Any]:
+    """The same of several parameters at once."""
+    return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]
+
+
 SLOW = 600.0  # seconds for a slow test that has no limit of its own: some need 20 on cores that are free
 # Seconds; a hang must fail the test long before pytest's own limit. An emulated processor needs more.
 PATIENCE = float(os.environ.get("RINGREDUCE_TEST_PATIENCE", 60))

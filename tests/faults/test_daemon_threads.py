@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 300  # seconds for all runs of a test
@@ -92,8 +92,10 @@ def statuses_of(call: str, ending: str, runs: int) -> tuple[list[int], str]:
 
 
 CALLS = [
-    *("all_reduce", "calls of both", "calls of both, not contiguous", "init"),
+    *("calls of both", "init"),
     *slowly(
+        "all_reduce",
+        "calls of both, not contiguous",
         "small all_reduce",
         "not contiguous",
         "wait",
@@ -114,7 +116,7 @@ def test_the_interpreter_ends_while_a_daemon_thread_is_in(call):
     assert "terminate" not in said and "FATAL" not in said
 
 
-@pytest.mark.parametrize(("ending", "status"), [("exit", 3), ("exception", 1)])
+@pytest.mark.parametrize(("ending", "status"), [*slow_rows(("exit", 3)), ("exception", 1)])
 def test_the_status_is_the_programs_own(ending, status):
     found, said = statuses_of("all_reduce", ending, RUNS)
     assert found == [status] * (2 * RUNS), said

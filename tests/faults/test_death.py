@@ -11,6 +11,7 @@ import pytest
 from ranks import Boom, Ranks, assert_lost, die, failure_of
 
 import ringreduce
+from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -82,7 +83,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "algorithm", "count"), KINDS)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [*slowly(0), 1])
 def test_killed_amid_calls(kind, algorithm, count, victim):
     ranks = Ranks(_loop_until_failure, count, kind, algorithm)
     ranks.wait_for()
@@ -119,7 +120,7 @@ def _die_between(comm, board, how, victim):
 
 
 @pytest.mark.parametrize("how", ["exception", "exit", "kill", "segv"])
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [*slowly(2), 3, *slowly(4)])
 def test_ways_to_die(how, count):
     victim = count - 1
     ranks = Ranks(_die_between, count, how, victim)

@@ -57,7 +57,7 @@ def _close_among_rooted_calls(comm, board, seed):
     raise AssertionError("nothing failed")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, *slowly(*range(3, 8))])
 def test_a_rank_closes_while_others_go_on_with_rooted_calls(seed):
     found = run(_close_among_rooted_calls, 4, seed, timeout=20)
     assert found == [("PeerLost", 2), ("PeerLost", 2), None, ("PeerLost", 2)]
@@ -119,7 +119,7 @@ def _stop_in_the_middle(comm, board, kind):
     return _blamed(error)
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "reduce"])
+@pytest.mark.parametrize("kind", ["all_reduce", *slowly("broadcast"), "reduce"])
 def test_a_timeout_names_the_rank_that_everybody_waits_for(kind):
     ranks = Ranks(_stop_in_the_middle, 5, kind, timeout=2.0)
     survivors = [0, 1, 2, 4]

@@ -10,6 +10,7 @@ import pytest
 from ranks import run
 
 import ringreduce
+from tests.conftest import slowly
 from tests.processes import held
 
 pytestmark = pytest.mark.timeout(120)
@@ -73,7 +74,7 @@ def _repeat(comm, board, cycle, transport):
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("cycle", [_init, _split, _split_and_forget, _shrink, _local])
+@pytest.mark.parametrize("cycle", [_init, *slowly(_split), _split_and_forget, _shrink, *slowly(_local)])
 def test_groups_leave_nothing(cycle, transport):
     for world, (_, before, after) in run(_repeat, 2, cycle, transport):
         assert world == 2
@@ -109,6 +110,7 @@ def _shrink_the_world(comm, board):
     world = ringreduce.init(comm.rank, 2, f"leaks/{os.getppid()}", transport="tcp", timeout=20)
     _use(world)
     before = held()
+    _meet(world)
     world = world.shrink()
     _use(world)
     ringreduce.barrier()

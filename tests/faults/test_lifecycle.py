@@ -17,7 +17,7 @@ import pytest
 from ranks import Boom, Ranks, failure_of, run
 
 import ringreduce
-from tests.conftest import on_threads
+from tests.conftest import on_threads, slowly
 from tests.processes import free_stacks, within
 
 pytestmark = pytest.mark.timeout(60)
@@ -247,7 +247,7 @@ def _only_once(comm, board, kind):
     return True
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "send", "tree", "ring"])
+@pytest.mark.parametrize("kind", ["send", "tree", *slowly("broadcast", "ring")])
 def test_short_runs_end_well(kind):
     for _ in range(8):
         assert run(_only_once, 3, kind) == [True] * 3

@@ -10,6 +10,7 @@ import pytest
 from ranks import Ranks, failure_of
 
 import ringreduce
+from tests.conftest import slowly
 from tests.processes import within
 
 pytestmark = pytest.mark.timeout(40)
@@ -138,7 +139,7 @@ def _check(ranks, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [*slowly(2), 3, *slowly(4)])
 def test_every_rank_raises(case, count):
     _check(Ranks(_disagree, count, case, False), case)
 
@@ -182,7 +183,9 @@ def _run_ahead(comm, board):
 def test_a_root_that_runs_ahead(count):
     """As far as it can, while another rank waits for it in another call."""
     for outcome in Ranks(_run_ahead, count).outcomes():
-        assert "call #2" in outcome.value and "rank 1: all_reduce(" in outcome.value
+        # A rank that is slow to come to its call is not waited for: then another one's is shown.
+        others = [f"rank {rank}: all_reduce(" for rank in range(1, count)]
+        assert "call #2" in outcome.value and any(other in outcome.value for other in others), outcome.value
         lost = (
             "rank 0: is many calls further" in outcome.value and os.environ["RINGREDUCE_TRANSPORT"] != "shm"
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
 from tests.processes import python
 
 pytestmark = [
@@ -127,6 +128,10 @@ for n in (0, 1):
     except ringreduce.Error as error: assert n == 0 and "cannot start a thread" in str(error)
 left.value = -1
 """,
+}
+
+
+SLOW = {
     "horovod": """
 import torch
 os.environ["RINGREDUCE_SECRET"] = "0" * 32
@@ -153,8 +158,8 @@ def limit(tmp_path_factory) -> Path:
     return library
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *slowly(*SLOW)])
 def test_without_threads(name, limit):
-    program = HEAD + PROGRAMS[name] + "\nprint('ended')"
+    program = HEAD + (PROGRAMS | SLOW)[name] + "\nprint('ended')"
     done = python("-W", "ignore", "-c", program, f"no-threads/{os.getpid()}", LD_PRELOAD=str(limit))
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ended"]), done.stderr

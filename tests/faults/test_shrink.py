@@ -13,7 +13,7 @@ import pytest
 from ranks import Ranks, die, failure_of
 
 import ringreduce
-from tests.conftest import over_tcp
+from tests.conftest import over_tcp, slow_rows, slowly
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -56,7 +56,7 @@ def _die_and_shrink(comm, board, victims, count):
 
 
 @pytest.mark.parametrize(
-    ("size", "victims"), [(2, [0]), (3, [0]), (3, [1]), (4, [3]), (4, [0, 2]), (4, [1, 2, 3])]
+    ("size", "victims"), [(2, [0]), (3, [1]), (4, [0, 2]), *slow_rows((3, [0]), (4, [3]), (4, [1, 2, 3]))]
 )
 @pytest.mark.parametrize("count", [8, 1 << 20])
 def test_survivors_go_on(size, victims, count):
@@ -78,7 +78,7 @@ def _die_in_shrink(comm, board, delay):
         return "late"
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004])
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.003, *slowly(0.0005, 0.0015, 0.002, 0.004)])
 def test_a_rank_dies_during_shrink(delay):
     found = Ranks(_die_in_shrink, 4, delay).outcomes()
     # Either both survivors agreed without it, or both with it. Then one may lose it in a call that the other finishes.

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tests.conftest import slowly
 from tests.processes import free_port
 
 CLOSED = [
@@ -124,7 +125,7 @@ def test_ranks_that_a_function_starts(numbers, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [[], ["--prefix"]], ids=["", "prefix"])
-@pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (1, 2), (0, 1, 2)], ids=code_of)
+@pytest.mark.parametrize("numbers", [(1,), (2,), (0, 1, 2), *slowly((0,), (1, 2))], ids=code_of)
 def test_ranks_that_a_command_starts(numbers, prefix, tmp_path):
     """With --prefix their output and error are pipes of the command."""
     program = tmp_path / "program.py"

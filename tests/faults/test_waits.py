@@ -12,6 +12,7 @@ import pytest
 from ranks import Ranks, failure_of, run
 
 import ringreduce
+from tests.conftest import slowly
 from tests.processes import metronome, within
 
 pytestmark = pytest.mark.timeout(40)
@@ -37,7 +38,7 @@ def _sleep_through(comm, board, limit, per_call, background):
     ("timeout", "per_call", "background"),
     [(1.5, None, False), (60, 0.4, False), (60, 0.4, True)],
 )
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [*slowly(2), 4])
 def test_a_rank_that_never_arrives(timeout, per_call, background, count):
     late, limit = count - 1, per_call or timeout
     found = run(_sleep_through, count, limit, per_call, background, timeout=timeout)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
+
 from .emulated_nccl import EMULATED_NCCL
 from .probe import HAS_CARD
 from .programs import ran
@@ -76,7 +78,7 @@ def test_all_reduce_over_several_gpus_and_nccl():
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
 
-@pytest.mark.parametrize("how", [(), ("--processes",)])
+@pytest.mark.parametrize("how", [("--processes",), *slowly(())])
 def test_copy_engine(run, how, tmp_path):
     figures = tmp_path / "figures.jsonl"
     small = ("--blocks=1", "--sizes=4K", "--copy=64K", "--calls=2", "--rounds=2", "--product=0")

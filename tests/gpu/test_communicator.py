@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.conftest import slowly
 from tests.processes import python
 
 from .emulated_nccl import EMULATED_NCCL
@@ -401,9 +402,9 @@ def test_calls_with_new_counts_do_not_wait_for_peers():
 def _uneven_traffic(comm):
     """As a mixture of experts has it, for longer than programs are kept, with some counts that come again."""
     rng, keep = np.random.default_rng(3), []
-    often = (16 * rng.integers(0, 2_000, (4, 4))).tolist()
+    often = (16 * rng.integers(0, 2_000, (comm.size, comm.size))).tolist()
     for number in range(900):
-        sizes = often if number % 7 == 0 else (16 * rng.integers(0, 2_000, (4, 4))).tolist()
+        sizes = often if number % 7 == 0 else (16 * rng.integers(0, 2_000, (comm.size, comm.size))).tolist()
         out, wanted = _uneven_call(comm, sizes, keep)
         if number == 0:
             held = comm.device_memory_held
@@ -414,8 +415,9 @@ def _uneven_traffic(comm):
     assert comm.device_memory_held == held
 
 
-def test_ever_new_counts():
-    on_gpu(_uneven_traffic, 4)
+@pytest.mark.parametrize("world", [2, *slowly(4)])
+def test_ever_new_counts(world):
+    on_gpu(_uneven_traffic, world)
 
 
 def test_groups_hold_little_memory():

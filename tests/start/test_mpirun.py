@@ -99,6 +99,7 @@ def test_ranks_meet(mpirun, ranks, placed):
     assert said(done, 3 * size) == sorted(2 * lines + [f"end; {rank}" for rank in range(size)])
 
 
+@pytest.mark.slow
 def test_torch_distributed(mpirun):
     pytest.importorskip("torch")
     done = mpirun.run({"host1": 2, "host2": 1}, INIT + TORCH + "meet_by_torch(); meet()")

@@ -15,6 +15,7 @@ import torch
 import ringreduce
 from ringreduce import compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
+from tests.conftest import slowly
 from tests.training.buckets import METHODS, SHAPES, FakeBucket, Ranks, integers, normal
 
 COUNT = 1200 + 30 + 1024 + 1
@@ -32,7 +33,7 @@ def test_all_ranks_get_the_same_bits(method, world):
         assert average.isfinite().all() and average.any()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [*slowly(1, 2), 3])
 @pytest.mark.parametrize("method", WITH_ERRORS)
 def test_all_of_the_gradient_arrives_in_time(method, world):
     """What was applied, and what the ranks still hold, is the sum of what they put in."""

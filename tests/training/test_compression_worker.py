@@ -20,7 +20,7 @@ import torch
 import ringreduce
 from ringreduce import compression
 from ringreduce.compression import Int8Blocks, TopK
-from tests.conftest import on_group
+from tests.conftest import on_group, slowly
 from tests.training.buckets import FakeBucket, Ranks, normal
 
 
@@ -139,7 +139,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", [*slowly("at rest", "after a close"), "an error with a collective under way"])
 def test_the_interpreter_ends_soon(how):
     """Even where a peer never comes: long before the group's timeout of 300 s."""
     statement, status = ENDS[how]

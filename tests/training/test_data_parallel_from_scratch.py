@@ -17,6 +17,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 
 from ringreduce import DataParallel
+from tests.conftest import slowly
 from tests.training.models import TINY, TwoHeads, alone, batch, chain, gradients, same
 from tests.training.models import on_ranks as on_local_ranks
 
@@ -82,7 +83,7 @@ def equal(ours, theirs):
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("limit", [SMALL, scratch.BUCKET_BYTES], ids=["many buckets", "one bucket"])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [*slowly(1, 2), 4])
 def test_gradients_and_weights_are_those_of_one_process_and_of_data_parallel(
     on_ranks, world, limit, set_to_none
 ):

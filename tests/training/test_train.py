@@ -19,6 +19,7 @@ from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.trainer import StepReport, Trainer
 from ringreduce.train.training_log import exposed_share, make_row, summary
+from tests.conftest import slow_rows
 
 GPT = Config(
     layers=2, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, steps=8, warmup=2, evaluate_samples=24,
@@ -122,9 +123,8 @@ def test_what_does_not_go_with_the_number_of_ranks_is_named(ranks, more, named):
 
 
 @pytest.mark.parametrize(("ranks", "more"), [
-    (2, {}),
     (3, {"batch": 9}),
-    (2, {"logical_shards": 4}),
+    *slow_rows((2, {}), (2, {"logical_shards": 4})),
     (2, {"sharded_optimizer": 2}),
     (2, {"task": "digits", "optimizer": "sgd", "batch": 512}),  # of 1437: two batches are an epoch
 ])  # fmt: skip

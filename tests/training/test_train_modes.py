@@ -21,6 +21,7 @@ from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.trainer import Trainer
 from ringreduce.train.training_log import make_row
+from tests.conftest import slowly
 from tests.training.test_train import DIGITS, GPT, _bytes_of, on_ranks, same_bits
 
 LOW = {
@@ -59,7 +60,7 @@ def test_digits_have_batch_norm_of_their_own_ranks():
 
 
 @ALL
-@pytest.mark.parametrize("stop", [4, 6])
+@pytest.mark.parametrize("stop", [*slowly(4), 6])
 def test_going_on_gives_the_same_bits(mode, stop):
     config = replace(GPT, dropout=0.1, **LOW[mode])
     whole = on_ranks(2, config)[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fabric import ROOT, needs_headers, printed, said
 
-from tests.conftest import needs_libfabric
+from tests.conftest import needs_libfabric, slow_rows
 
 PROGRAM = """
 import sys
@@ -156,9 +156,11 @@ def _both(tree, shim, **more):
         ("verbs;ofi_rxm", "mlx5_0", "mlx5_core", "infiniband"),
         ("efa", "rdmap0s31-rdm", "efa", "infiniband"),
         ("cxi", "cxi0", "cxi_core", "cxi"),
-        ("opx", "hfi1_0", "hfi1", "infiniband"),
         ("psm2", "autoselect_one", "hfi1", "infiniband"),
-        ("psm3", "mlx5_0", "mlx5_core", "infiniband"),
+        *slow_rows(
+            ("opx", "hfi1_0", "hfi1", "infiniband"),
+            ("psm3", "mlx5_0", "mlx5_core", "infiniband"),
+        ),
     ],
 )
 def test_a_provider_that_reaches_a_card(provider, domain, driver, kind, new_host, shim):
@@ -180,13 +182,15 @@ def test_a_provider_that_reaches_a_card(provider, domain, driver, kind, new_host
     ("provider", "domain", "driver"),
     [
         ("psm3", "eth0", "mlx5_core"),  # through the kernel
-        ("psm2", "autoselect_one", "mlx5_core"),
         ("opx", "hfi1_0", "mlx5_core"),
         ("verbs;ofi_rxm", "hfi1_0", "hfi1"),
-        ("efa", "mlx5_0", "mlx5_core"),
-        ("shm", "shm", "mlx5_core"),
-        ("sockets", "eth0", "mlx5_core"),
         ("udp;ofi_rxd", "eth0", "mlx5_core"),
+        *slow_rows(
+            ("psm2", "autoselect_one", "mlx5_core"),
+            ("efa", "mlx5_0", "mlx5_core"),
+            ("shm", "shm", "mlx5_core"),
+            ("sockets", "eth0", "mlx5_core"),
+        ),
     ],
 )
 def test_a_provider_that_does_not(provider, domain, driver, new_host, shim):

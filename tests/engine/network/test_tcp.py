@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.conftest import slowly
 from tests.processes import gone
 
 
@@ -71,7 +72,8 @@ def test_a_child_does_not_keep_its_parents_connections():
     os.close(writing)
 
 
-def test_forks_while_another_thread_is_in_a_call():
+@pytest.mark.parametrize("forks", [10, *slowly(40)])
+def test_forks_while_another_thread_is_in_a_call(forks):
     """The child finds the transport as it is between two steps, not amid one, and its lock free."""
 
     def rank_main(comm):
@@ -85,7 +87,7 @@ def test_forks_while_another_thread_is_in_a_call():
 
         thread = threading.Thread(target=calls)
         thread.start()
-        for _ in range(40):
+        for _ in range(forks):
             child = os.fork()
             if child == 0:
                 signal.alarm(10)

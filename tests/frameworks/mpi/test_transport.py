@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 from tests.frameworks.mpi.conftest import PROGRAMS, ROOT, STAY
 from tests.gpu.probe import HAS_CARD
 from tests.gpu.ranks import EMULATED_LIBRARY
@@ -78,7 +78,7 @@ def test_what_becomes_of_shm_and_mpi(launch, case):
     good(launch(hosts, part, becomes=becomes), part)
 
 
-@pytest.mark.parametrize("case", [(1, "mpi"), *slowly((4, "mpi")), ("0011", "shm+mpi")])
+@pytest.mark.parametrize("case", [(1, "mpi"), *slowly((4, "mpi"), ("0011", "shm+mpi"))])
 def test_beside_mpi4py(launch, case):
     ranks, becomes = case
     good(launch(ranks, "beside_mpi4py", becomes=becomes), "beside_mpi4py")
@@ -151,16 +151,15 @@ def survivors(mpi, launch, tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "becomes", "then"),
     [
-        ("012", "mpi", "2 go on over mpi"),
         ("0011", "shm+mpi", "3 go on over shm+mpi"),
-        ("001", "shm+mpi", "2 go on over mpi"),
+        *slow_rows(("012", "mpi", "2 go on over mpi"), ("001", "shm+mpi", "2 go on over mpi")),
     ],
 )
 def test_the_others_go_on_where_the_launcher_lets_them(survivors, ranks, becomes, then):
     assert survivors(ranks, becomes=becomes, SHRINKS="1") == {f"rank 1 died; {then}"}
 
 
-@pytest.mark.parametrize(("ranks", "becomes"), [("012", "mpi"), ("0011", "shm+mpi")])
+@pytest.mark.parametrize(("ranks", "becomes"), [("012", "mpi"), *slow_rows(("0011", "shm+mpi"))])
 def test_none_waits_for_the_dead_at_the_end(survivors, ranks, becomes):
     assert survivors(ranks, becomes=becomes) == {"rank 1 died"}
 
@@ -197,7 +196,7 @@ def test_it_needs_an_mpi(transport):
 def test_the_benchmark_says_that_it_lacks_mpi4py(mpi):
     script = (
         "import sys; sys.modules['mpi4py'] = None; from ringreduce import cli; "
-        "sys.exit(cli.main(['bench', '--sizes', '4', '--budget', '0.01', '--transport', 'shm']))"
+        "sys.exit(cli.main(['bench', '-c', 'broadcast', '--sizes', '4', '--budget', '0.01', '--transport', 'shm']))"
     )
     ended = mpi.run(2, sys.executable, "-c", script, PYTHONPATH=str(ROOT))
     assert ended.code == 0, ended.said + ended.errors

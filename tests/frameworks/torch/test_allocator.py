@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 
 import pytest
 
+from tests.conftest import slow_rows
 from tests.processes import on_ranks_of_a_command
 
 torch = pytest.importorskip("torch")
@@ -210,12 +210,11 @@ if __name__ == "__main__":
 
 
 OTHERS = [("fork", False), ("spawn", False), ("spawn", True), ("forkserver", False), ("forkserver", True)]
-slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("way", "persistent", "workers"),
-    [("fork", True, 2), ("spawn", True, 1), *(slow(*other, 2) for other in OTHERS)],
+    [("fork", True, 2), *slow_rows(*((*other, 2) for other in OTHERS))],
 )
 def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, workers, tmp_path):
     program = tmp_path / "program.py"

@@ -61,6 +61,7 @@ def test_a_rank_may_be_an_interpreter_of_its_own():
     assert found.outcome == PASSED, found.text()
 
 
+@pytest.mark.slow
 def test_unknown_backend_is_named(capfd):
     with pytest.raises(RuntimeError, match="server for nonesuch did not start"):
         Suite("nonesuch", 2)

@@ -21,13 +21,22 @@ pytestmark = pytest.mark.timeout(150)
 tested = {"file", "under slurm"}  # the latter in tests/start/slurm/test_commands_of_the_page.py
 
 
+def is_slow(block):
+    """torchrun imports torch for itself and for each rank; on one host it is run anyway."""
+    return block.where != "on one host" and "torchrun" in block.text
+
+
 def in_world(where):
     """Runs a test for each of the blocks of a world."""
     tested.add(where)
     blocks = [block for block in page.SHELL if block.where == where]
     assert blocks, f"no command of docs/running.md is {where} any more"
     names = [f"line-{page.TEXT.count(chr(10), 0, page.TEXT.index(block.text)) + 1}" for block in blocks]
-    return pytest.mark.parametrize("block", blocks, ids=names)
+    cases = [
+        pytest.param(block, marks=[pytest.mark.slow] * is_slow(block), id=name)
+        for block, name in zip(blocks, names, strict=True)
+    ]
+    return pytest.mark.parametrize("block", cases)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ pytest.importorskip("pydantic")
 from ringreduce.studies.plan import Cluster, Failures, Transformer, goodput, predict, strategy
 from ringreduce.studies.plan.cluster import Exchange
 from ringreduce.studies.simulate import Costs, FatTree, MessageCosts, Network, simulate
+from tests.conftest import slowly
 
 JOB = Transformer(
     layers=4, width=512, heads=8, sequence=128, vocabulary=1000, batch=1, flops=1e13, efficiency=0.5, memory_rate=1e12
@@ -65,7 +66,7 @@ print(usage.ru_maxrss, usage.ru_utime + usage.ru_stime)
 """
 
 
-@pytest.mark.parametrize("name", ["data_parallel", "fsdp2"])
+@pytest.mark.parametrize("name", [*slowly("data_parallel"), "fsdp2"])
 def test_a_step_of_100000_ranks_fits_a_core_of_a_laptop(name):
     """The limits are 30 s of a core and 4 GiB. The time is that of the core, whoever else uses it."""
     root = Path(__file__).parents[3]

@@ -19,6 +19,7 @@ from torch import nn
 import ringreduce
 from ringreduce import compression, elastic
 from ringreduce.training.data_parallel.sync_batch_norm import SyncBatchNorm, _Normalize
+from tests.conftest import slowly
 from tests.training.elastic.ranks import Job, dies_at
 from tests.training.elastic.training import DYING, check, found_in, make, one_step, undisturbed
 
@@ -111,7 +112,7 @@ def with_a_loss(kind: str, die: Any, newcomer: bool) -> list[Any]:
     return left
 
 
-@pytest.mark.parametrize("newcomer", [False, True])
+@pytest.mark.parametrize("newcomer", [*slowly(False), True])
 @pytest.mark.parametrize("method", METHODS)
 def test_compression_goes_on(method, newcomer):
     """The rank dies before one of the buckets of a step, when others have begun to exchange more of them."""
@@ -151,7 +152,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("newcomer", [False, True])
+@pytest.mark.parametrize("newcomer", [*slowly(False), True])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_batch_norm_covers_the_ranks_that_are_left(moment, newcomer):
     """Its statistics are those of the same batch in one process, and so is all that follows from them."""

@@ -12,6 +12,7 @@ import pytest
 import ringreduce
 from ringreduce.start.rendezvous import reception
 from ringreduce.start.rendezvous.named_places import place_named
+from tests.conftest import slowly
 from tests.processes import free_port
 from tests.training.elastic.ranks import Job, await_newcomers, await_together, described, grown_by
 
@@ -80,7 +81,7 @@ def _encrypting(me):
 @pytest.mark.parametrize(
     "bad", [_other_version, _other_fingerprint, _other_order, _other_transport, _with_checksums, _encrypting]
 )
-@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("network", [*slowly(False), True])
 def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, secret):
     def member(me):
         with me.init() as comm:

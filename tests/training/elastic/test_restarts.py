@@ -20,7 +20,7 @@ def run(*arguments, status=0):
     return sorted(ended.stdout.splitlines()), ended.stderr
 
 
-@pytest.mark.parametrize("victims", ["1", "0", "0,2"])
+@pytest.mark.parametrize("victims", ["0", "0,2", *slowly("1")])
 def test_a_rank_that_dies_comes_back(victims):
     out, err = run("-n", "3", "--restarts", "2", str(PROGRAM), "die", victims)
     dying = victims.split(",")
@@ -29,7 +29,7 @@ def test_a_rank_that_dies_comes_back(victims):
         assert f"rank {victim} was killed by SIGKILL; starting it again as a newcomer" in err
 
 
-@pytest.mark.parametrize("victims", ["1", "0", "0,2", "0,1,2"])
+@pytest.mark.parametrize("victims", ["1", "0,2", *slowly("0", "0,1,2")])
 def test_a_rank_that_dies_before_it_has_met_the_others(victims):
     """They still wait in init() for the rank, not for a newcomer."""
     dying = victims.split(",")
@@ -58,7 +58,8 @@ sys.stdout.write(f"{step.number} {sizes} {[p.tolist() for p in model.parameters(
 """
 
 
-@pytest.mark.parametrize("victims", ["0,2", *slowly("1")])
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", ["0,2", "1"])
 def test_a_training_that_loses_ranks_before_it_begins(victims, tmp_path):
     """Which then are no newcomers: all ranks make the same calls from the beginning."""
     pytest.importorskip("torch")

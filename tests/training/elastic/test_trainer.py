@@ -30,6 +30,7 @@ from ringreduce.train.data import ShardedSampler
 from ringreduce.train.trainer import Trainer
 from ringreduce.train.training_log import Progress
 from ringreduce.train.training_run import _steps
+from tests.conftest import slowly
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import DYING
 
@@ -192,8 +193,8 @@ def test_balanced_shares_follow_the_ranks(agrees):
     assert [step for step, *_ in values[3]["seen"]] == [*range(FATAL + agrees, SMALL.steps)]
 
 
-@pytest.mark.parametrize("agrees", [False, True])
-@pytest.mark.parametrize("method", ["local_sgd", "diloco", "streaming_diloco"])
+@pytest.mark.parametrize("agrees", [*slowly(False), True])
+@pytest.mark.parametrize("method", [*slowly("local_sgd"), "diloco", "streaming_diloco"])
 def test_low_communication_goes_on_in_rounds(method, agrees):
     config = replace(
         SMALL, low_communication=method, local_steps=4, schedule="cosine", warmup=4, overlap=2, steps=22

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ringreduce
-from tests.conftest import on_processes, over_tcp
+from tests.conftest import on_processes, over_tcp, slowly
 from tests.training.parameter_server.models import backward, counting, network, same, values
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,7 +36,7 @@ def _count(comm, steps, staleness, overlap=False, servers=None):
     return seen
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize("staleness", [0, *slowly(1), 3])
 @pytest.mark.parametrize(("on_ranks", "ranks"), [(on_processes, 3), (over_tcp, 4)])
 def test_every_read_has_the_gradients_that_the_bound_promises(on_ranks, ranks, staleness):
     for rank, seen in enumerate(on_ranks(ranks, _count, 25, staleness)):

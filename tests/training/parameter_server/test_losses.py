@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import ringreduce
+from tests.conftest import slowly
 from tests.faults.ranks import Ranks
 from tests.training.parameter_server.models import backward, counting, network, same, values
 
@@ -81,8 +82,8 @@ def _check(ranks, found, survivors, victim, steps):
             assert most[victim] <= ranks.board.read(victim, BEGUN)
 
 
-@pytest.mark.parametrize("staleness", [2, None])
-@pytest.mark.parametrize("victim", [0, 1, 3])
+@pytest.mark.parametrize("staleness", [2, *slowly(None)])
+@pytest.mark.parametrize("victim", [0, *slowly(1), 3])
 def test_a_rank_that_works_and_serves_is_killed_amid_a_push(staleness, victim):
     """Rank 0 hands out the tickets, too."""
     ranks, found = _killed(4, victim, lambda _: 2, staleness, None, LARGE // 16, 30)
@@ -128,7 +129,7 @@ def _shared(comm, board, count, victim, staleness, kind):
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("staleness", [1, None])
+@pytest.mark.parametrize("staleness", [*slowly(1), None])
 def test_a_shared_batch_is_done_once_although_its_worker_died_amid_the_push(victim, staleness):
     found = Ranks(_shared, 4, 40, victim, staleness, "counts", timeout=30.0).outcomes()
     assert found[victim] is None
@@ -246,7 +247,7 @@ def _leftovers(comm, board, servers):
     return before, counted()
 
 
-@pytest.mark.parametrize("servers", [None, 1])
+@pytest.mark.parametrize("servers", [None, *slowly(1)])
 def test_nothing_is_left_behind(servers):
     for outcome in Ranks(_leftovers, 3, servers, timeout=30.0).outcomes():
         assert outcome.error is None, repr(outcome.error)

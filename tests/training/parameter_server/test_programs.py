@@ -21,6 +21,7 @@ import torch._dynamo  # noqa: F401  # optimizers import it, which takes seconds:
 from ringreduce.train.__main__ import main
 from ringreduce.train.checkpoint import existing
 from ringreduce.train.config import Config, ConfigError
+from tests.conftest import slowly
 from tests.forked import forked, launched_ranks
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/parameter_server.py"
@@ -42,7 +43,7 @@ def check_example(text: str, workers: int, batches: int) -> None:
     assert all(float(last) < 0.8 * float(first) for _, first, last in found)
 
 
-@pytest.mark.parametrize("servers", [1, None])
+@pytest.mark.parametrize("servers", [1, *slowly(None)])
 def test_the_example_learns(servers):
     chosen = ["--servers", str(servers)] if servers else ["--staleness", "1"]
     done = forked(example().main, ["parameter_server.py", "--batches", "300", *chosen], launched_ranks(3))
