@@ -23,12 +23,6 @@ def test_sources_are_the_front_and_what_is_in_it():
     assert not [name for name in names if name.startswith(("transport", "fronts/python", "fronts/torch"))]
 
 
-def test_sources_share_no_type_that_libstdcxx_has_changed():
-    recipe = interposer.recipe(MPI)
-    sources = building.sources(recipe.units, recipe.includes)
-    assert not [path for path in sources if "#include <span>" in path.read_text()]
-
-
 @by_make
 def test_sources_are_installed(tmp_path):
     installed = install(tmp_path) / "csrc"

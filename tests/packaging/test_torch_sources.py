@@ -26,11 +26,6 @@ def test_sources_are_all_that_is_included():
     assert not [name for name in names if name.startswith(("transport", "fronts/python"))]
 
 
-def test_sources_share_no_type_that_libstdcxx_has_changed():
-    """The engine of wheels is compiled with those of version 10. The next swapped the members of std::span."""
-    assert not [path for path in build.sources() if "#include <span>" in path.read_text()]
-
-
 @by_make
 def test_sources_are_installed(tmp_path):
     installed = install(tmp_path) / "csrc"

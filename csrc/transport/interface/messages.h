@@ -4,11 +4,30 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <iterator>
 
 namespace ringreduce {
 
-using Peers = std::span<const int>;
+// Ranks that the caller lists. Not a std::span: users' compilers compile the transport for MPI, and the
+// standard library of the engine's may lay out its own otherwise.
+class Peers {
+ public:
+  constexpr Peers() = default;
+  constexpr Peers(const int* first, std::size_t count) : first_(first), count_(count) {}
+  template <typename List>
+  constexpr Peers(const List& list) : Peers(std::data(list), std::size(list)) {}
+
+  constexpr const int* begin() const { return first_; }
+  constexpr const int* end() const { return first_ + count_; }
+  constexpr std::size_t size() const { return count_; }
+  constexpr bool empty() const { return count_ == 0; }
+  constexpr int operator[](std::size_t i) const { return first_[i]; }
+  constexpr int front() const { return first_[0]; }
+
+ private:
+  const int* first_ = nullptr;
+  std::size_t count_ = 0;
+};
 
 // A message that arrived from a peer. Readable until release().
 struct Message {
