@@ -59,7 +59,7 @@ def test_digits_have_batch_norm_of_their_own_ranks():
     assert found["loss"][-1] < 0.95 * found["loss"][0]
 
 
-@ALL
+@pytest.mark.parametrize("mode", ["diloco", "streaming", *slowly("local_sgd", "post_local")])
 @pytest.mark.parametrize("stop", [*slowly(4), 6])
 def test_going_on_gives_the_same_bits(mode, stop):
     config = replace(GPT, dropout=0.1, **LOW[mode])

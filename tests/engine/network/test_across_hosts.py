@@ -15,7 +15,7 @@ import pytest
 
 from bench.network.hosts import Hosts
 from bench.network.links import script
-from tests.conftest import needs_libfabric, slowly
+from tests.conftest import needs_libfabric, slow_rows, slowly
 from tests.processes import metronome, within
 
 PORT = 23456
@@ -103,7 +103,9 @@ def test_more_ranks_on_one_host_than_on_the_other():
 
 
 @needs_libfabric
-@pytest.mark.parametrize(("domains", "reads"), [("eth0", "0"), ("eth0,eth1", "0"), ("eth0,eth1", "1")])
+@pytest.mark.parametrize(
+    ("domains", "reads"), [("eth0,eth1", "1"), *slow_rows(("eth0", "0"), ("eth0,eth1", "0"))]
+)
 def test_a_fabric_of_two_networks(domains, reads):
     """Each host has an interface to each. The bytes of large messages take those that are named, in equal parts."""
     with Hosts(2, rate=None) as hosts:
@@ -208,7 +210,7 @@ def test_links_are_not_measured_if_a_rank_does_not_want_it():
         assert ranks.answers() == [True, True]
 
 
-@pytest.mark.parametrize("scenario", ["until_failure", "handing_out", "waiting"])
+@pytest.mark.parametrize("scenario", ["until_failure", *slowly("handing_out"), "waiting"])
 def test_a_host_is_cut_off(scenario):
     with Hosts(4) as hosts:
         ranks = Ranks(hosts, scenario)
@@ -237,7 +239,7 @@ def test_a_rank_is_killed():
         assert answer[2] - at < within(), answers
 
 
-@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize("victim", [1, *slowly(2)])
 def test_a_rank_among_others_of_its_host_is_killed(victim):
     with Hosts(2) as hosts:
         ranks = Ranks(hosts, "until_failure", per_host=2)

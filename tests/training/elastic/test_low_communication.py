@@ -21,6 +21,7 @@ from ringreduce import elastic
 from ringreduce.low_communication import DiLoCo, LocalSGD, StreamingDiLoCo
 from ringreduce.low_communication.average import Average
 from ringreduce.training.foundation.exchange import AllReduce
+from tests.conftest import slowly
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import DYING, SAMPLES, Net
 from tests.training.models import on_ranks
@@ -195,7 +196,7 @@ MAY_HAVE_SENT_ALL = ("middle", "receive")
 
 
 @ALL
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", ["exchange", *slowly("middle", "between")])
 def test_a_loss_costs_the_round(method, moment):
     values = Job(partial(rounds, method=method, fatal=MOMENTS[moment]), 3).values(but=(1,))
     expected = reference(method)

@@ -18,6 +18,7 @@ import torch
 from ringreduce import elastic
 from ringreduce.elastic import checkpoints
 from ringreduce.elastic.runs import Run, checkpoints_in
+from tests.conftest import slow_rows, slowly
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import STEPS, Plan, check, train, undisturbed
 
@@ -79,7 +80,7 @@ def test_a_torn_checkpoint_of_a_new_run_leaves_that_of_the_older_one(tmp_path):
     assert resumed(tmp_path / "c") == (4, 1.0)
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize(("first", "then"), [(2, 3), *slow_rows((3, 2))])
 def test_the_latest_run_counts_whatever_its_number_of_ranks(first, then, tmp_path):
     run(tmp_path / "c", 1.0, 4, ranks=first)
     run(tmp_path / "c", 2.0, 4, ranks=then)
@@ -185,7 +186,7 @@ def test_a_checkpoint_under_another_name(two):
         resumed_here(two)
 
 
-@pytest.mark.parametrize("content", [{}, {"place": 3}, [1], torch.ones(2)], ids=repr)
+@pytest.mark.parametrize("content", [{}, {"place": 3}, *slowly([1], torch.ones(2))], ids=repr)
 def test_what_is_no_part_of_a_checkpoint(content, two):
     checkpoints.write_sealed(two[1] / RANK_0, content)
     with pytest.raises(
@@ -201,7 +202,7 @@ def test_a_folder_without_a_run(two):
         resumed_here(two)
 
 
-@pytest.mark.parametrize("left", [[RANK_0], [RANK_1], [RANK_0, "rank-00001-of-00003.pt"], []])
+@pytest.mark.parametrize("left", [[RANK_1], [RANK_0, "rank-00001-of-00003.pt"], *slowly([RANK_0], [])])
 def test_a_checkpoint_with_other_files_is_not_used(left, two):
     for path in two[1].iterdir():
         if path.name not in left:
