@@ -3,8 +3,8 @@
 
 namespace ringreduce::device {
 
-// In no unnamed namespace: nvcc names such a one by the folder and the options of the build, which a second
-// build of a release does not share.
+// Not in an unnamed namespace: nvcc derives the name of one from the folder and the options of the build, so
+// that two builds of a release would differ.
 __global__ void __launch_bounds__(block_threads) copying_kernel(const __grid_constant__ Spans spans) {
   copy_bytes(spans, static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x,
              static_cast<std::size_t>(gridDim.x) * blockDim.x);

@@ -8,8 +8,8 @@
 
 namespace ringreduce {
 
-// Ranks that the caller lists. Not a std::span: users' compilers compile the transport for MPI, and the
-// standard library of the engine's may lay out its own otherwise.
+// Ranks that the caller lists. Not a std::span, whose layout differs between standard libraries: the user's
+// compiler compiles the transport for MPI, and another one has compiled the engine.
 class Peers {
  public:
   constexpr Peers() = default;
