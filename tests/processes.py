@@ -27,8 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def python(*words: object, timeout: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs Python at the repository's root, with these variables beside the environment's."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, *map(str, words)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        [sys.executable, *map(str, words)], cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **variables},
         capture_output=True, text=True, timeout=timeout,
     )  # fmt: skip
 
