@@ -55,7 +55,7 @@ def slowly(*values: Any) -> list[Any]:
 
 
 def slow_rows(*rows: tuple[Any, ...]) -> list[Any]:
-    """The same of several parameters at once."""
+    """The same for tests of several parameters. A row has a value for each."""
     return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]
 
 
