@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +171,10 @@ def test_steps_may_differ_in_their_work_per_sample():
 
 def test_what_is_measured_counts():
     def train(comm):
-        balance = Balance(comm, batch=12, every=2)
-        for _ in range(8):
+        balance = Balance(comm, batch=12, every=5)
+        for _ in range(5):
             with balance.measure():
-                for _ in range(1 + 40 * comm.rank):
-                    torch.ones(100_000).sum()
+                time.sleep(0.05 * comm.rank)  # busy cores change this least
             balance.step()
         return balance.shares
 
@@ -310,9 +310,9 @@ def test_the_example_trains_alike_on_ranks_of_unequal_speed(capfd):
         torch.set_num_threads(1)
         return example.train(comm, 40, 16, slow_rank)
 
-    (alone,) = ringreduce.run(run, 1, None, timeout=30)
+    (alone,) = ringreduce.run(run, 1, None, timeout=100)
     capfd.readouterr()
-    found = ringreduce.run(run, 2, 1, timeout=30)
+    found = ringreduce.run(run, 2, 1, timeout=100)
     assert found[0] == found[1] == pytest.approx(alone, rel=1e-3)
     assert alone[-1] < alone[0] / 2
     first, *_, last = [line.partition("ranks ")[2] for line in capfd.readouterr().out.splitlines()]
