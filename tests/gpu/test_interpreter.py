@@ -20,7 +20,6 @@ WHOLE = ("all_reduce", "reduce", "broadcast", "scan", "exscan")
 EVERY = [(collective, a.name) for collective in COLLECTIVES for a in ringreduce.algorithms(collective)]
 SIZES = ctypes.c_size_t
 
-pytestmark = pytest.mark.timeout(60)
 every_algorithm = pytest.mark.parametrize("collective,algorithm", EVERY)
 
 
@@ -40,33 +39,47 @@ class Job(ctypes.Structure):
     ]
 
 
+def job_of(collective, algorithm, inputs, outputs, count, op="sum", counts=None, **how):
+    names = _engine.reduce
+    pointers = [
+        (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
+        for arrays in (inputs, outputs)
+    ]
+    settings = {"root": 0, "blocks": 3, "threads": 5, "calls": 1, "missing": -1, "contrary": -1,
+                "slice_bytes": 1024, "arena_bytes": 64 << 10, "factor": 1.0, **how}  # fmt: skip
+    return Job(
+        algorithm=algorithm.encode(), collective=COLLECTIVES.index(collective),
+        dtype=names.dtypes().index(inputs[0].dtype.name), op=names.ops().index(op), world=len(inputs),
+        count=count, inputs=pointers[0], outputs=pointers[1],
+        counts=(SIZES * len(counts))(*counts) if counts else None,
+        differing=(ctypes.c_uint64 * len(inputs))(), **settings,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
-def interpreter():
+def library():
+    """Its functions, which raise what they say."""
     if not LIBRARY.exists():
         pytest.skip("not built: make emulated")
-    function = ctypes.CDLL(str(LIBRARY)).emulated_interpreter
-    function.restype = ctypes.c_char_p
+    found = ctypes.CDLL(str(LIBRARY))
 
-    def run(collective, algorithm, inputs, outputs, count, op="sum", counts=None, **how):
+    def check(failure, *_):
+        if failure:
+            raise RuntimeError(failure.decode())
+
+    for function in (found.emulated_interpreter, found.emulated_batches):
+        function.restype, function.errcheck = ctypes.c_char_p, check
+    return found
+
+
+@pytest.fixture(scope="session")
+def interpreter(library):
+    def run(*args, **how):
         """Runs one collective of as many ranks as there are inputs; results are in the outputs. Returns for each rank
         the peer that it has found to make another call, or None."""
-        names = _engine.reduce
-        pointers = [
-            (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
-            for arrays in (inputs, outputs)
-        ]
-        settings = {"root": 0, "blocks": 3, "threads": 5, "calls": 1, "missing": -1, "contrary": -1,
-                    "slice_bytes": 1024, "arena_bytes": 64 << 10, "factor": 1.0, **how}  # fmt: skip
-        differing = (ctypes.c_uint64 * len(inputs))()
-        job = Job(
-            algorithm=algorithm.encode(), collective=COLLECTIVES.index(collective),
-            dtype=names.dtypes().index(inputs[0].dtype.name), op=names.ops().index(op), world=len(inputs),
-            count=count, inputs=pointers[0], outputs=pointers[1],
-            counts=(SIZES * len(counts))(*counts) if counts else None, differing=differing, **settings,
-        )  # fmt: skip
-        if failure := function(ctypes.byref(job)):
-            raise RuntimeError(failure.decode())
-        return [peer - 1 if peer else None for peer in differing]
+        job = job_of(*args, **how)
+        library.emulated_interpreter(ctypes.byref(job))
+        return [peer - 1 if peer else None for peer in job.differing[: job.world]]
 
     return run
 
@@ -119,6 +132,30 @@ def test_every_algorithm(interpreter, collective, algorithm, world):
             if wanted[rank] is not None:
                 assert (result == wanted[rank]).all(), (rank, count)
             assert (given[rank] == kept[rank]).all()
+
+
+@pytest.mark.parametrize(
+    "collective,algorithm",
+    [
+        ("all_to_all", "direct"),
+        ("all_gather", "direct"),
+        ("reduce_scatter", "direct"),
+        ("all_reduce", "two_shot"),
+    ],
+)
+def test_steps_of_a_round_run_together(library, collective, algorithm):
+    """However many peers there are; those of a ring have a round each."""
+
+    def batches(algorithm, world):
+        given, _ = blocks_of(collective, world, 64, 0)
+        found = ctypes.c_int()
+        job = job_of(collective, algorithm, given, given, 64)
+        library.emulated_batches(ctypes.byref(job), world // 2, ctypes.byref(found))
+        return found.value
+
+    assert batches(algorithm, 4) == batches(algorithm, 8) == batches(algorithm, 16) > 0
+    if collective != "all_to_all":
+        assert batches("ring", 8) > batches("ring", 4) > batches(algorithm, 4)
 
 
 @pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "all_reduce"])

@@ -165,3 +165,12 @@ void run(const Job& job) {
 extern "C" const char* emulated_interpreter(const Job* job) {
   return failure_of([&] { run(*job); });
 }
+
+// Of a rank's first slice.
+extern "C" const char* emulated_batches(const Job* job, int rank, int* batches) {
+  return failure_of([&] {
+    Rank made;
+    prepare(*job, rank, made);
+    *batches = reinterpret_cast<const FlatLayout*>(made.errand.program + 1)->batches;
+  });
+}
