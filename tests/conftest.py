@@ -61,7 +61,7 @@ def slow_rows(*rows: tuple[Any, ...]) -> list[Any]:
 
 SLOW = 600.0  # seconds for a slow test that has no limit of its own: some need 20 on cores that are free
 # Seconds; a hang must fail the test long before pytest's own limit. An emulated processor needs more.
-PATIENCE = float(os.environ.get("RINGREDUCE_TEST_PATIENCE", 60))
+PATIENCE = float(os.environ.get("RINGREDUCE_TEST_PATIENCE", 200))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -121,7 +121,7 @@ def on_threads(
     world: int,
     function: Callable[..., Any],
     *args: Any,
-    timeout: float = 30.0,
+    timeout: float = 100.0,
     reproducible: bool | None = None,
 ) -> list[Any]:
     """Runs function(comm, *args) on the ranks of a new local group."""
@@ -136,7 +136,7 @@ def on_processes(
     world: int,
     function: Callable[..., Any],
     *args: Any,
-    timeout: float = 30.0,
+    timeout: float = 100.0,
     reproducible: bool | None = None,
     transport: Any = None,
 ) -> list[Any]:

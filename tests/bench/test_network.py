@@ -37,7 +37,7 @@ def test_ranks_meet_in_a_folder(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=200)
     assert found == {rank: [b"from 0", b"from 1", b"from 2", b"done"] for rank in range(3)}
 
 

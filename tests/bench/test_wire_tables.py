@@ -19,7 +19,7 @@ def rows(table):
 
 def test_the_documentation_has_the_tables_that_come_out():
     command = [sys.executable, "-m", "bench.engine.wire"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110).stdout
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
     errors, narrow, sent = out.strip().split("\n\n")
     text = (ROOT / "docs" / "accuracy.md").read_text()
     for table in (errors, narrow, sent):

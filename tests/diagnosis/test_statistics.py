@@ -15,8 +15,6 @@ import ringreduce
 from ringreduce import diagnosis, schedules
 from tests.conftest import on_processes, on_threads, over_tcp
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def _counted(statistics):
     return {(one.collective, one.algorithm): (one.calls, one.nbytes) for one in statistics.calls}

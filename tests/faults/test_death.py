@@ -13,8 +13,6 @@ from ranks import Boom, Ranks, assert_lost, die, failure_of
 import ringreduce
 from tests.conftest import slowly
 
-pytestmark = pytest.mark.timeout(40)
-
 LARGE = 3 << 20  # elements: a collective takes long enough to be hit in its middle
 
 
@@ -100,7 +98,6 @@ def _loop_at_unequal_priority(comm, board, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_dead_rank_is_named_if_a_rank_is_preempted_while_it_tells():
     """The ranks that it woke take its core, fail and close before it has told the others."""
     for n in range(40):

@@ -13,8 +13,6 @@ from ranks import Boom
 import ringreduce
 from tests.processes import gone
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def _one_ends(comm, how, child):
     comm.barrier()

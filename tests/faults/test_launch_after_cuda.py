@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "build" / "tests" / "libcuda_driver_emulated.so"
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(not DRIVER.exists(), reason="not built: make emulated"),
 ]
 
@@ -32,7 +31,7 @@ for _ in range(2):
 
 def _lines(start):
     command = [sys.executable, "-c", PROGRAM, str(DRIVER), start]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

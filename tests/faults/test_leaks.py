@@ -13,7 +13,6 @@ import ringreduce
 from tests.conftest import slowly
 from tests.processes import held
 
-pytestmark = pytest.mark.timeout(120)
 CYCLES = 25
 
 

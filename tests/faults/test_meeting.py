@@ -26,8 +26,6 @@ from ringreduce.start.rendezvous.named_places import place_named
 from ringreduce.start.rendezvous.network_places import NetworkPlace
 from tests.processes import free_port
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def _address(name: str) -> str:
     return "\0ringreduce-" + hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]

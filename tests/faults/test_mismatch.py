@@ -13,8 +13,6 @@ import ringreduce
 from tests.conftest import slowly
 from tests.processes import within
 
-pytestmark = pytest.mark.timeout(40)
-
 
 def _x(count=8, dtype="float32"):
     return np.ones(count, dtype)

@@ -13,7 +13,6 @@ from tests.conftest import slowly
 from tests.processes import python
 
 pytestmark = [
-    pytest.mark.timeout(100),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, for a limit that binds root as well"),
 ]
 

@@ -13,8 +13,6 @@ import ringreduce
 from tests.conftest import on_threads
 from tests.processes import metronome, within
 
-pytestmark = pytest.mark.timeout(40)
-
 SMALL, LARGE = 4, 2_000_000  # float32: sent whole at once, and only when the receive is there
 
 

@@ -15,8 +15,6 @@ from ranks import Ranks, die, failure_of
 import ringreduce
 from tests.conftest import over_tcp, slow_rows, slowly
 
-pytestmark = pytest.mark.timeout(40)
-
 
 def _go_on(comm, board):
     """Shrinks, and works with what that gives: (size, rank, first rank's value, right results)."""

@@ -57,7 +57,7 @@ except BaseException as error:
 FORKED = """
 import ringreduce
 if __name__ == "__main__":
-    ringreduce.run(check, 2, timeout=20)
+    ringreduce.run(check, 2, timeout=100)
     assert not taken(), taken()
     say("fine")
 """
@@ -113,14 +113,14 @@ def test_ranks(numbers, tmp_path):
         for rank in range(2)
     ]
     for rank in ranks:
-        assert rank.communicate(timeout=60)[0] == b"" and rank.returncode == 0
+        assert rank.communicate(timeout=200)[0] == b"" and rank.returncode == 0
     assert (tmp_path / "said").read_text() == "fine\n" * 2
 
 
 @pytest.mark.parametrize("numbers", [(2,), (0, 1, 2)], ids=code_of)
 def test_ranks_that_a_function_starts(numbers, tmp_path):
     words = [sys.executable, "-c", BEGINNING + FORKED, code_of(numbers), tmp_path / "said"]
-    assert subprocess.run(closing(numbers, words), env=environment(), timeout=60).returncode == 0
+    assert subprocess.run(closing(numbers, words), env=environment(), timeout=200).returncode == 0
     assert (tmp_path / "said").read_text() == "fine\n"
 
 
@@ -163,7 +163,7 @@ with ringreduce.init(0, 1, timeout=20) as comm:
     comm.all_reduce(ringreduce.empty(10, "float32"))
 """
     words = [sys.executable, "-c", program]
-    assert subprocess.run(closing([2], words), env=environment(), timeout=60).returncode == 0
+    assert subprocess.run(closing([2], words), env=environment(), timeout=200).returncode == 0
     assert (tmp_path / "data").read_bytes() == b""
 
 

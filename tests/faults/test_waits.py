@@ -15,8 +15,6 @@ import ringreduce
 from tests.conftest import slowly
 from tests.processes import metronome, within
 
-pytestmark = pytest.mark.timeout(40)
-
 
 def _sleep_through(comm, board, limit, per_call, background):
     comm.all_reduce(np.ones(7, "float32"))

@@ -13,7 +13,6 @@ from .ranks import EMULATED_LIBRARY
 
 EMULATED_NCCL = EMULATED_LIBRARY.with_name("libnccl_emulated.so")
 MARKS = [
-    pytest.mark.timeout(120),
     pytest.mark.usefixtures("over_nccl"),
     pytest.mark.skipif(
         not HAS_CARD and not (EMULATED_LIBRARY.exists() and EMULATED_NCCL.exists()),

@@ -13,7 +13,7 @@ import pytest
 from .probe import HAS_CARD
 
 TEST = 10  # on a card, whatever the test's own mark says
-PATIENCE = 6.0 if HAS_CARD else 20.0  # of groups, and of waits for what will happen
+PATIENCE = 6.0 if HAS_CARD else 60.0  # of groups, and of waits for what will happen
 PROGRAM = 9 if HAS_CARD else 100
 MOST_PROCESSES = 2 if HAS_CARD else 3
 PLACES = ("/tests/gpu/", "/tests/frameworks/torch/test_cuda.py")

@@ -17,7 +17,7 @@ ASK = "from tests.gpu import cuda_library; print(cuda_library.why_not() or 'yes'
 
 
 def _ask() -> str:
-    asked = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    asked = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, capture_output=True, text=True, timeout=200)
     return asked.stdout.strip() if asked.returncode == 0 else asked.stderr.strip()
 
 

@@ -19,7 +19,6 @@ from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.timeout(110)
 EMULATED = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
 
 

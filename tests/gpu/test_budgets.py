@@ -16,7 +16,6 @@ from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(
         HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
     ),

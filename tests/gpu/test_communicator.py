@@ -23,7 +23,6 @@ from .probe import HAS_CARD
 from .ranks import ON_EITHER, wait_until
 
 pytestmark = [
-    pytest.mark.timeout(60),
     ON_EITHER,
     pytest.mark.usefixtures("few_blocks"),
 ]

@@ -12,7 +12,7 @@ from .limits import MOST_PROCESSES
 from .programs import goes_well
 from .ranks import ON_EITHER
 
-pytestmark = [ON_EITHER, pytest.mark.timeout(90), pytest.mark.usefixtures("few_blocks")]
+pytestmark = [ON_EITHER, pytest.mark.usefixtures("few_blocks")]
 WELL = ("collectives", "broadcasts", "others", "captured", "beside", "late")
 FAILING = ("misplaced", "different", "unregistered", "absent")
 

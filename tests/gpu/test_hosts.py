@@ -38,7 +38,7 @@ def answers(hosts, what, *dead, transport="auto", **variables):
     said = []
     try:
         for rank, process in enumerate(ranks):
-            out, errors = process.communicate(timeout=90)
+            out, errors = process.communicate(timeout=200)
             assert process.returncode == (-signal.SIGKILL if rank in dead else 0), f"rank {rank}: {errors}"
             said.append(out.splitlines())
     finally:

@@ -20,7 +20,6 @@ def test_processes_do_not_look_for_a_card_again(answer):
     assert found == {"yes": "True  yes", "there is none": "False there is none there is none"}[answer]
 
 
-@pytest.mark.timeout(60)
 def test_a_test_takes_seconds_on_a_card(request, monkeypatch):
     monkeypatch.setattr(limits, "HAS_CARD", True)
     limits.hold([request.node])

@@ -12,7 +12,7 @@ from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import ON_EITHER
 
-pytestmark = [pytest.mark.timeout(60), ON_EITHER]
+pytestmark = ON_EITHER
 
 LARGE = 100_000  # elements: more than may be on their way
 

@@ -18,7 +18,6 @@ from .ranks import EMULATED_LIBRARY, Ranks
 from .test_ranks import arrays, errands, parts
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(HAS_CARD or not EMULATED_LIBRARY.exists(), reason="the emulated GPU shows it"),
 ]
 

@@ -11,7 +11,6 @@ DRIVER = EMULATED_LIBRARY.with_name("libcuda_driver_emulated.so")
 QUEUES, LOADING = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(
         not EMULATED_LIBRARY.exists() or not DRIVER.exists(), reason="not built: make emulated"
     ),

@@ -19,7 +19,6 @@ COMBINATIONS = [
     if (dtype, op) != ("complex64", "min")
 ]
 
-pytestmark = pytest.mark.timeout(60)
 every_world = pytest.mark.parametrize("world", WORLDS)
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 

@@ -68,7 +68,7 @@ def run_in(folder: Path, *words: str, **more: str) -> subprocess.CompletedProces
     """Runs one of the environment's programs where there is nothing else, no compiler above all."""
     done = subprocess.run(
         [folder / words[0], *words[1:]], env={"PATH": str(folder), "RINGREDUCE_CACHE": str(folder.parent)} | more,
-        cwd=folder.parent, capture_output=True, text=True, timeout=100,
+        cwd=folder.parent, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done

@@ -64,7 +64,7 @@ def test_it_builds_without_the_folder_and_runs(tmp_path):
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     words = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     sums, *refusals = done.stdout.splitlines()
     assert sums == f"{[3.0] * 4} 0"

@@ -13,7 +13,7 @@ from bench.network.hosts import Hosts
 from tests.conftest import slowly
 
 why_not = Hosts.permitted()
-pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.skipif(why_not is not None, reason=str(why_not))
 
 # All hosts are on one machine, and could share memory after all.
 HOSTS = "import os, platform, sys, time; os.environ['RINGREDUCE_HOST'] = platform.node()\n"

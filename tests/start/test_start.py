@@ -40,7 +40,7 @@ SSH = '#!/bin/sh\nhost=$1; shift\necho $host >> {log}\nexec sh -c "$*"\n'
 
 
 def ran(*words, **options):
-    return subprocess.run([*RUN, *map(str, words)], capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run([*RUN, *map(str, words)], capture_output=True, text=True, timeout=200, **options)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_host_without_ipv4(left, transport, program):
     up = "ip link set lo up && ip address delete 127.0.0.1/8 dev lo" if left == "::1" else "true"
     words = shlex.join([*RUN, "-n", "2", str(program)])
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", f"{up} && exec {words}"], capture_output=True, text=True, timeout=60,
+        ["unshare", "--net", "sh", "-c", f"{up} && exec {words}"], capture_output=True, text=True, timeout=200,
         env={**os.environ, "RINGREDUCE_TRANSPORT": transport},
     )  # fmt: skip
     if "unshare" in done.stderr:

@@ -81,7 +81,7 @@ def with_heads(heads: list[str], step: int = 0) -> list[Any]:
     return gradients(model)
 
 
-def on_ranks(world: int, function: Any, *args: Any, timeout: float = 20.0) -> list[Any]:
+def on_ranks(world: int, function: Any, *args: Any, timeout: float = 100.0) -> list[Any]:
     """Ranks as threads, each with one thread of torch's."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

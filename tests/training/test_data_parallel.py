@@ -62,7 +62,7 @@ def test_processes_train_to_the_same_parameters_as_one_process():
             optimizer.step()
         return [p.detach().numpy() for p in ours.parameters()]
 
-    for found in ringreduce.run(rank_main, 2, timeout=20):
+    for found in ringreduce.run(rank_main, 2, timeout=100):
         assert same([torch.from_numpy(p) for p in found], [p.detach() for p in model.parameters()])
 
 

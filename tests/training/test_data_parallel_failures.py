@@ -100,7 +100,7 @@ def test_a_rank_that_dies_in_its_backward_pass_is_an_error_for_the_others_soon()
             model(batch(comm.rank)).sum().backward()
         return time.monotonic() - start
 
-    assert ringreduce.run(rank_main, 2, timeout=20)[0] < 5
+    assert ringreduce.run(rank_main, 2, timeout=100)[0] < 5
 
 
 def test_sparse_gradients_of_no_embedding_are_refused_by_name():

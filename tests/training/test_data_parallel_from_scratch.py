@@ -174,7 +174,7 @@ def test_the_program_runs_as_the_documentation_says():
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     losses = []
     for start in ([*torchrun, "--standalone", *command.split()[1:]], [sys.executable, str(PROGRAM)]):
-        run = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=100)
+        run = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=200)
         assert run.returncode == 0, run.stdout + run.stderr
         losses.append([float(loss) for loss in re.findall(r"^step \d+: loss (.*)$", run.stdout, re.M)])
     assert len(losses[0]) == 50 and losses[0] == pytest.approx(losses[1], rel=1e-4)

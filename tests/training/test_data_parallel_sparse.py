@@ -13,7 +13,6 @@ from ringreduce import DataParallel, compression, elastic, low_communication  # 
 from tests.conftest import on_processes, on_threads  # noqa: E402
 from tests.training.models import TINY, whole_  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
 ROWS = 11
 TABLES = slice(1, 3)  # of a Words' parameters
 

@@ -131,7 +131,7 @@ def test_launchers(launcher, tmp_path):
     log = tmp_path / "run.jsonl"
     run = subprocess.run(
         [*launcher, "-m", "ringreduce.train", *GPT, "--json-log", str(log)],
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert "ranks                       2" in run.stdout

@@ -66,7 +66,7 @@ def test_launchers(launcher):
         )
         for env in (second, first)
     ]
-    printed = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
+    printed = sorted(process.communicate(timeout=200)[0].strip() for process in processes)
     assert printed == ["0 2 [0, 1]", "1 2 [0, 1]"]
 
 
@@ -253,7 +253,7 @@ def test_a_tcp_store():
         subprocess.Popen([sys.executable, "-c", CHILD, str(rank), port], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    assert [process.communicate(timeout=90)[0].split("\n")[:2] for process in processes] == [
+    assert [process.communicate(timeout=200)[0].split("\n")[:2] for process in processes] == [
         ["[0, 1]"] * 2
     ] * 2
 

@@ -16,8 +16,6 @@ from tests.communicator.api import exporters
 from tests.communicator.api.exporters import ADDRESS, Cuda, Dlpack, buffer
 from tests.processes import python
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def comm():

@@ -230,7 +230,7 @@ print("gone")
 
 def test_the_last_reference_goes_while_an_operator_runs():
     """Its thread needs Python to end, so whoever waits for it must have let go of Python."""
-    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "gone\n", "")
 
 
@@ -260,7 +260,7 @@ print("ringreduce" in sys.modules, getattr(sys, "_is_gil_enabled", lambda: True)
 
 
 def test_first_use_in_several_threads():
-    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("True")
 
@@ -270,7 +270,7 @@ def test_first_use_in_several_threads():
 )
 def test_import_leaves_the_gil_off():
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FIRST_USE], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-W", "error", "-c", FIRST_USE], capture_output=True, text=True, timeout=200,
         env={name: value for name, value in os.environ.items() if name != "PYTHON_GIL"},
     )  # fmt: skip
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True", "False"], "")

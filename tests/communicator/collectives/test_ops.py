@@ -553,5 +553,5 @@ def test_bfloat16_without_a_name_for_it():
         "    return comm.all_reduce(x, ringreduce.op(np.multiply, commutative=True)).tolist()\n"
         "if __name__ == '__main__': print(ringreduce.run(main, 2))\n"
     )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert out.stdout == f"{[[2.0] * 3] * 2}\n", out.stderr

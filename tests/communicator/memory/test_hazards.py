@@ -355,5 +355,5 @@ def rank_main(comm):
     return is_shared(array) and bool((array == np.arange(3 * M // 4)).all())
 print(ringreduce.run(rank_main, 2))
 """
-    done = python("-c", program, timeout=100, LD_PRELOAD=str(library))
+    done = python("-c", program, timeout=200, LD_PRELOAD=str(library))
     assert done.stdout == "[True, True]\n", done.stderr

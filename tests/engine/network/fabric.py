@@ -62,7 +62,7 @@ def begin(*variables: Mapping[str, str], program: str = FAILING) -> list[subproc
 def printed(*variables: Mapping[str, str], program: str = FAILING) -> list[tuple[str, str]]:
     """What each of so many ranks writes to stdout and to stderr, with these variables."""
     ranks = begin(*variables, program=program)
-    return [process.communicate(timeout=60) for process in ranks]
+    return [process.communicate(timeout=200) for process in ranks]
 
 
 def said(*variables: Mapping[str, str], program: str = FAILING) -> list[str]:

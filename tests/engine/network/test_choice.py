@@ -87,7 +87,7 @@ def answers(hosts, scenario, transport):
     ]  # fmt: skip
     found = []
     for process in processes:
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors
         found.append(json.loads(said.splitlines()[-1]))
     return found

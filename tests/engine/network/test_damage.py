@@ -90,7 +90,7 @@ def test_ranks_that_do_not_agree_on_it():
         with pytest.raises(ValueError, match="RINGREDUCE_TCP_CHECK must be 0 or 1, not 'yes'"):
             comm.split(0)
 
-    ringreduce.run(rank_main, 3, transport="tcp", timeout=20)
+    ringreduce.run(rank_main, 3, transport="tcp", timeout=100)
 
 
 def test_the_checksum():

@@ -75,7 +75,7 @@ class Stranger:
 
     def __exit__(self, *_):
         self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=200)
         self._process.stdout.close()
 
 
@@ -103,7 +103,7 @@ class Job:
 
     def end(self):
         self._over.touch()
-        found = [rank.communicate(timeout=60) for rank in self._ranks]
+        found = [rank.communicate(timeout=200) for rank in self._ranks]
         return [out.strip() for out, _ in found], [errors for _, errors in found]
 
 

@@ -11,7 +11,6 @@ from tests.processes import python
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = "kill,stop,exit,raise,close,two,never,late,too late,mismatch"  # all that need no privileges
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("trials", ["8", *slowly("65")])

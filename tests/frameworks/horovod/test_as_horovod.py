@@ -57,7 +57,7 @@ print(hasattr(hvd, "elastic"))
 
 
 def ran(*words, **variables):
-    return on_ranks_of_a_command("--as-horovod", *words, timeout=110, OMP_NUM_THREADS="1", **variables)
+    return on_ranks_of_a_command("--as-horovod", *words, timeout=200, OMP_NUM_THREADS="1", **variables)
 
 
 def as_run(ranks, code):

@@ -292,7 +292,7 @@ sys.stdout.write(f"{hvdk.size()} {other.rank()}\\n")
 
 
 def ran(*words):
-    return on_ranks_of_a_command("--as-horovod", *words, timeout=110, TF_CPP_MIN_LOG_LEVEL="3")
+    return on_ranks_of_a_command("--as-horovod", *words, timeout=200, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 def test_names_lead_to_the_same_modules():

@@ -74,7 +74,7 @@ class Mpi:
         except subprocess.TimeoutExpired:
             # Asked first: an mpirun ends its ranks, which sit in groups of their own.
             os.killpg(process.pid, signal.SIGTERM)
-            said, errors = process.communicate(timeout=10)
+            said, errors = process.communicate(timeout=200)
             pytest.fail(f"{shlex.join(map(str, words))} hangs on {ranks} ranks: {said} {errors}")
         return Ended(process.returncode, said, errors)
 

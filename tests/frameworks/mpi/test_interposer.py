@@ -15,8 +15,6 @@ from ringreduce.frameworks import mpi as interposer
 from tests.conftest import slowly
 from tests.frameworks.mpi.conftest import PROGRAMS, ROOT, STAY
 
-pytestmark = pytest.mark.timeout(300)
-
 SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "blocks.c", "communicators.c", "progress.c")
 BLOCKING = [
     "MPI_Allreduce",

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-import pytest
-
 from tests.frameworks.mpi.conftest import PROGRAMS, ROOT
-
-pytestmark = pytest.mark.timeout(150)
 
 
 def test_spawned_newcomers(mpi):

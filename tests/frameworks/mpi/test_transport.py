@@ -16,8 +16,6 @@ from tests.frameworks.mpi.conftest import PROGRAMS, ROOT, STAY
 from tests.gpu.probe import HAS_CARD
 from tests.gpu.ranks import EMULATED_LIBRARY
 
-pytestmark = pytest.mark.timeout(300)
-
 EVERYTHING = [
     "collectives",
     "messages",

@@ -219,5 +219,5 @@ OTHERS = [("fork", False), ("spawn", False), ("spawn", True), ("forkserver", Fal
 def test_workers_of_a_data_loader_read_what_was_there_when_they_began(way, persistent, workers, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = on_ranks_of_a_command("-n", 2, sys.executable, program, way, persistent, workers, timeout=100)
+    done = on_ranks_of_a_command("-n", 2, sys.executable, program, way, persistent, workers, timeout=200)
     assert done.returncode == 0, done.stderr

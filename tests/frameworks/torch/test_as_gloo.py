@@ -28,10 +28,9 @@ def environment(**more):
 
 def run(*options, program="every_way", **more):
     command = [sys.executable, "-m", "ringreduce", "run", "-n", "2", *options, str(PROGRAM), program]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=200)
 
 
-@pytest.mark.timeout(110)
 def test_every_way_to_ask_for_gloo():
     done = run("--as-gloo", RINGREDUCE_LOG="info")
     assert done.returncode == 0, done.stderr
@@ -39,20 +38,17 @@ def test_every_way_to_ask_for_gloo():
     assert "serves a process group of 2 ranks that asked for gloo" in done.stderr
 
 
-@pytest.mark.timeout(110)
 def test_without_the_switch_it_is_gloo():
     done = run()
     assert done.returncode == 0, done.stderr
     assert "torch_backend" not in done.stdout and done.stdout.count("'gloo']") == 2
 
 
-@pytest.mark.timeout(110)
 def test_torchs_wrapper_of_groups():
     done = run("--as-gloo", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.timeout(110)
 def test_with_horovod_and_in_spawned_processes():
     done = run("--as-gloo", "--as-horovod", program="with_horovod")
     assert done.returncode == 0, done.stderr
@@ -80,7 +76,7 @@ def ranks(world, switched):
         )
     metronome.start(one.pid for one in started)
     try:
-        outputs = [one.communicate(timeout=90)[0] for one in started]
+        outputs = [one.communicate(timeout=200)[0] for one in started]
     finally:
         metronome.stop()
         for one in started:
@@ -89,7 +85,6 @@ def ranks(world, switched):
     return [re.match(r"([\d.]+)\n([\d.]+) (.*)", output).groups() for output in outputs]
 
 
-@pytest.mark.timeout(110)
 @pytest.mark.parametrize("some", [(3, {0, 1}), *slowly((2, {1}), (2, {0}), (4, {0, 2}), (4, {1, 3}))])
 def test_the_switch_on_some_ranks_only(some):
     world, switched = some
@@ -107,12 +102,11 @@ def test_the_switch_on_some_ranks_only(some):
             assert "Connection closed by peer" in error
 
 
-@pytest.mark.timeout(110)
 @pytest.mark.parametrize("way", ["forked", *slowly("spawned", "spawned_after_the_variable")])
 def test_ranks_that_torch_starts(way):
     variable = "" if way.endswith("variable") else "gloo"
     command, given = [sys.executable, str(PROGRAM), way], environment(RINGREDUCE_AS=variable)
-    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=200)
     assert done.stdout.split() == ["torch_backend"] * 2, done.stderr
 
 
@@ -129,7 +123,7 @@ print(type(dist.distributed_c10d._get_default_group()._get_backend(torch.device(
 def test_too_old_a_torch_keeps_gloo_and_is_told():
     given = environment(RINGREDUCE_AS="gloo", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     command = [sys.executable, "-c", TOO_OLD]
-    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=200)
     assert done.stdout == "torch.distributed.distributed_c10d\n", done.stderr
     assert done.stderr.count("needs torch 2.6 or later; this is torch 2.5.1") == 1
 
@@ -149,13 +143,13 @@ ringreduce.frameworks.torch.register()
 def test_torch_without_distributed_is_left_alone():
     """As where torch was built with USE_DISTRIBUTED=0, which has no groups for anybody to ask for."""
     command, given = [sys.executable, "-c", WITHOUT_DISTRIBUTED], environment(RINGREDUCE_AS="gloo")
-    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_another_value_is_told():
     done = subprocess.run(
         [sys.executable, "-c", "import torch.distributed as dist; print(dist.is_backend_available('ringreduce'))"],
-        capture_output=True, text=True, env=environment(RINGREDUCE_AS="glue"), timeout=60,
+        capture_output=True, text=True, env=environment(RINGREDUCE_AS="glue"), timeout=200,
     )  # fmt: skip
     assert "RINGREDUCE_AS must be gloo, not 'glue'" in done.stderr and done.stdout == "True\n"

@@ -18,7 +18,6 @@ from tests.gpu.limits import MOST_PROCESSES
 from tests.gpu.probe import HAS_CARD, WHY_NOT
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch has no CUDA"),
     pytest.mark.skipif(not HAS_CARD, reason=WHY_NOT),
 ]

@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from tests.frameworks.torch.fault_ranks import Outcome, Ranks, within
 
-pytestmark = pytest.mark.timeout(110)
 LARGE = 8 << 20
 
 

@@ -18,7 +18,6 @@ from tests.processes import ROOT
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(300)
 PATIENCE = 250  # seconds
 # For each line of stdin, which has lines of Python, a world and a number of runs, forks ranks that run the lines up to
 # the interpreter's real end, and prints their exit statuses. What rank 0 has registered before torch was imported runs

@@ -25,7 +25,7 @@ def on_members(world, function):
     """Runs function(comm) in as many processes, each in a default group that has no ranks yet."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        return ringreduce.run(_member, world, function, str(Path(folder) / "store"), timeout=30)
+        return ringreduce.run(_member, world, function, str(Path(folder) / "store"), timeout=100)
 
 
 def _member(comm, function, path):

@@ -291,7 +291,6 @@ def ways(operation: Callable[[Call], Tensors], dtypes: Sequence[Any]) -> Iterato
     yield from product([torch.float32], ["SUM"], [one for one in LAYOUTS if not cuts or one == "transposed"])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("dtypes", [USUAL, *slowly(DTYPES)], ids=["usual", "all"])
 @pytest.mark.parametrize("operation", [*REDUCTIONS, *MOVES], ids=lambda one: one.__name__)
 def test_whatever_gloo_does_is_done_with_equal_results(operation, dtypes):

@@ -16,7 +16,6 @@ from tests.conftest import slowly
 
 why_not = Hosts.permitted()
 namespaces = pytest.mark.skipif(why_not is not None, reason=str(why_not))
-pytestmark = pytest.mark.timeout(150)
 
 tested = {"file", "under slurm"}  # the latter in tests/start/slurm/test_commands_of_the_page.py
 

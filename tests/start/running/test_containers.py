@@ -15,7 +15,7 @@ from worlds import OWN, environment, on_one_host, start, two_hosts
 from bench.network.hosts import Hosts
 
 why_not = Hosts.permitted()
-pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(150)]
+pytestmark = pytest.mark.skipif(why_not is not None, reason=str(why_not))
 
 SANDBOX = f"{sys.executable} {Path(__file__).with_name('sandbox.py')}"
 PROGRAM = """
@@ -149,7 +149,7 @@ def test_ranks_hear_that_they_are_to_end(own, folder):
         (run.send_signal if not own else lambda number: subprocess.run(["kill", f"-{number}", child[0]]))(
             signal.SIGTERM
         )
-        out, _ = run.communicate(timeout=30)
+        out, _ = run.communicate(timeout=200)
     finally:
         run.kill()
     assert out == "saved\n" * 2

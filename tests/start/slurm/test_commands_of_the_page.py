@@ -14,7 +14,6 @@ why_not = missing()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(why_not is not None, reason=str(why_not)),
-    pytest.mark.timeout(180),
 ]
 
 

@@ -13,7 +13,6 @@ why_not = missing()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(why_not is not None, reason=str(why_not)),
-    pytest.mark.timeout(180),
 ]
 SRUN = "srun -N2 -n4 --ntasks-per-node=2 --no-kill --kill-on-bad-exit=0"
 

@@ -16,7 +16,6 @@ why_not = missing()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(why_not is not None, reason=str(why_not)),
-    pytest.mark.timeout(180),
 ]
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -52,7 +52,7 @@ def simulate(tmp_path, *options, text=FILE):
 
 def test_all_algorithms_are_compared_by_the_program(tmp_path):
     command = [sys.executable, "-m", "ringreduce", *words(tmp_path, FILE, "-b", "64K,16M")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     title, _, *rows = done.stdout.splitlines()
     assert title == "all_reduce, 8 ranks, simulated"

@@ -212,7 +212,7 @@ def test_a_study_that_was_killed_goes_on_with_whole_launches(tmp_path):
     assert 1 <= kept.rows.launch.nunique() < 40
     assert whole(kept.rows)
     process = command(tmp_path, "--folder", "plan-study", "--budget", str(kept.spent_s + 3))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (0, "")
     rows = load(tmp_path / "plan-study").rows
     assert rows[: len(kept.rows)].equals(kept.rows)
@@ -226,7 +226,7 @@ def test_an_interrupted_study_says_how_to_go_on(tmp_path):
     process = command(tmp_path, "plan.toml")
     after_rows(tmp_path, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
     line = err.strip().splitlines()[-1]  # where it hits a fork, Python says so before
     assert line.startswith("ringreduce: interrupted after ")

@@ -30,7 +30,7 @@ def synthesise(tmp_path, text, *options):
     file = tmp_path / "network.toml"
     file.write_text(text)
     command = [sys.executable, "-m", "ringreduce", "synthesise", "--network", str(file), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
 def test_what_it_prints(tmp_path):

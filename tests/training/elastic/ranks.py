@@ -57,7 +57,7 @@ class Job(Processes):
         newcomers: int = 0,
         *,
         name: str = "",
-        timeout: float = 20.0,
+        timeout: float = 60.0,
     ) -> None:
         self.board = Board()
         name = name or f"test/{secrets.token_hex(8)}"

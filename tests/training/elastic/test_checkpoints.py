@@ -21,8 +21,6 @@ from tests.conftest import slow_rows
 from tests.training.elastic.ranks import Job
 from tests.training.elastic.training import STEPS, Plan, check, train, undisturbed
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def expected():

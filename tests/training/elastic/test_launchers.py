@@ -28,7 +28,6 @@ from bench.network.hosts import Hosts
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("launched.py")
 SAID = re.compile(r"rank (\d+) of (\d+); went on without: (\w+); (\w+)")
-pytestmark = pytest.mark.timeout(150)
 
 
 def check(output, size):
@@ -106,7 +105,7 @@ def by_ssh(ssh, *program):
 def test_ringreduce_run_on_two_hosts(ssh, victims):
     """0,2: a rank of each host, the one at the door too."""
     run = by_ssh(ssh, PROGRAM, victims)
-    said, errors = run.communicate(timeout=140)
+    said, errors = run.communicate(timeout=200)
     assert run.returncode == 0, errors
     check(said, 4)
     for victim in victims.split(","):
@@ -127,7 +126,7 @@ def test_ringreduce_run_loses_a_host(ssh, lost, tmp_path):
         server = ssh.hosts[int(lost[-1])].processes[0].pid
         for session in Path(f"/proc/{server}/task/{server}/children").read_text().split():
             os.kill(int(session), signal.SIGKILL)
-        said, errors = run.communicate(timeout=100)
+        said, errors = run.communicate(timeout=200)
     finally:
         run.kill()
     assert run.returncode == 0, errors
@@ -150,7 +149,7 @@ def agents(number, options, *program, meanwhile=None, lost=()):
     try:
         if meanwhile is not None:
             meanwhile(started)
-        said = [agent.communicate(timeout=140)[0] for agent in started]
+        said = [agent.communicate(timeout=200)[0] for agent in started]
     finally:
         for agent in started:
             agent.terminate()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PORT = 23456
 RANK = Path(__file__).with_name("partitioned.py")
 why_not = Hosts.permitted()
-pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(90)]
+pytestmark = pytest.mark.skipif(why_not is not None, reason=str(why_not))
 
 
 class Ranks:
@@ -62,7 +62,7 @@ class Ranks:
             print("go on", file=self.processes[name].stdin, flush=True)
 
     def answer(self, name: str) -> list:
-        out, err = self.processes[name].communicate(timeout=60)
+        out, err = self.processes[name].communicate(timeout=200)
         assert self.processes[name].returncode == 0, f"{name}: {err}"
         return json.loads(out.splitlines()[-1])
 

@@ -11,11 +11,10 @@ from tests.processes import on_ranks_of_a_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-pytestmark = pytest.mark.timeout(120)
 
 
 def run(*arguments, status=0):
-    ended = on_ranks_of_a_command(*arguments, timeout=100)
+    ended = on_ranks_of_a_command(*arguments, timeout=200)
     assert ended.returncode == status, ended.stdout + ended.stderr
     return sorted(ended.stdout.splitlines()), ended.stderr
 

@@ -22,7 +22,6 @@ from tests.conftest import slow_rows, slowly
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import STEPS, Plan, check, train, undisturbed
 
-pytestmark = pytest.mark.timeout(120)
 TENSORS = [f"x{number}" for number in range(6)]
 
 

@@ -23,8 +23,6 @@ from tests.faults.conftest import OVER_OFI
 from tests.training.elastic.ranks import Job, kill_self
 from tests.training.elastic.training import DYING, STEPS, Plan, check, kill_soon, make, train, undisturbed
 
-pytestmark = pytest.mark.timeout(120)
-
 KINDS = ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"]
 
 

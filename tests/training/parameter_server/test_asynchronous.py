@@ -14,9 +14,6 @@ import ringreduce
 from tests.conftest import on_processes, over_tcp, slowly
 from tests.training.parameter_server.models import backward, counting, network, same, values
 
-pytestmark = pytest.mark.timeout(120)
-
-
 # --- the bound -------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,6 @@ from tests.conftest import slowly
 from tests.forked import forked, launched_ranks
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/parameter_server.py"
-pytestmark = pytest.mark.timeout(200)
 
 
 def example() -> Any:

@@ -18,8 +18,6 @@ from tests.training.parameter_server.models import (
     with_servers,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 KINDS = [
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     (torch.optim.AdamW, {"lr": 0.01}),

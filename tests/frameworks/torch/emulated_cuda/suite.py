@@ -21,7 +21,6 @@ import ringreduce.backend
 from tests.frameworks.torch.gpu_groups import MODULE, on_emulated_gpu
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(not MODULE.exists(), reason="not built: make emulated"),
     pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch has a CUDA of its own"),
 ]

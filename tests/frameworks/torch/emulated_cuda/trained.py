@@ -87,7 +87,7 @@ def main(comm: Any, store: str) -> dict[str, list[torch.Tensor]]:
 
 def train(store: str) -> None:
     """Prints what has trained well."""
-    ranks = ringreduce.run(main, WORLD, store, timeout=40.0)
+    ranks = ringreduce.run(main, WORLD, store, timeout=100)
     for wrapper, of_one in ranks[0].items():
         for a, b in zip(of_one, ranks[1][wrapper], strict=True):
             assert torch.equal(a, b), wrapper

@@ -20,7 +20,6 @@ from tests.frameworks.torch.gpu_groups import MODULE, emulated_cuda, on_emulated
 from tests.training.buckets import METHODS, SHAPES, FakeBucket
 
 pytestmark = [
-    pytest.mark.timeout(100),
     pytest.mark.skipif(not MODULE.exists(), reason="not built: make emulated"),
     pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch has a CUDA of its own"),
 ]
@@ -75,7 +74,7 @@ def _communicators_hooks(comm, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_hooks_of_a_communicator(method):
-    ringreduce.run(_communicators_hooks, 2, method, timeout=40.0)
+    ringreduce.run(_communicators_hooks, 2, method, timeout=100)
 
 
 # --- torch.distributed -----------------------------------------------------------------------------------------
