@@ -83,7 +83,7 @@ def new_host(tmp_path):
 
 
 def pretending(shim, provider="verbs;ofi_rxm", domains="mlx5_0"):
-    # libfabric would touch 70 MB for the buffers of each rank and card.
+    # Without it, libfabric touches 70 MB for the buffers of each rank.
     return shim("cards", SHIM_PROVIDER=provider, SHIM_DOMAINS=domains, FI_OFI_RXM_BUFFER_SIZE="1024")
 
 
