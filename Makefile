@@ -105,6 +105,8 @@ docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.tools
 	@$(BIN)/python -m mkdocs build --strict --quiet
 
+# Otherwise AS is the assembler.
+AS :=
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: fronts $(VENV)/.tools
 	@$(BIN)/python -m tests.frameworks.torch.suite$(if $(PYTORCH),.files $(PYTORCH),$(AS:%= --backend as-%)) $(SUITE_FLAGS)
