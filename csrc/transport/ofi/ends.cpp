@@ -125,7 +125,8 @@ OfiTransport::OfiTransport(int rank, int world, Settings settings, const ofi::Wi
   facts_.exchanges = exchanges;
   // Only where it takes the place of sockets, which nobody has chosen for the arrays either.
   facts_.for_devices = wish.must_be_faster;
-  fabric = "messages go through provider " + device_->provider() + " of libfabric";
+  fabric = "messages go through provider " + device_->provider() + " of libfabric " +
+           ofi::Library::get().release();
   for (const Rail& rail : rails_) fabric += ", domain " + rail.device->domain() + ", " + rail.device->card();
   fabric += device_->reads() ? "; ranks read large messages where they are"
                              : "; large messages are sent, without remote reads";

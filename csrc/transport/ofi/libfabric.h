@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ringreduce::ofi {
 
@@ -246,6 +247,7 @@ struct Library {
 
   // Loads it once; throws Error if it is missing or too old.
   static const Library& get();
+  std::string release() const;  // such as 1.17
 
  private:
   Library();

@@ -124,9 +124,13 @@ Library::Library() {
   RINGREDUCE_LIBFABRIC(RINGREDUCE_FIND)
 #undef RINGREDUCE_FIND
   if (fi_version() < oldest) {
-    throw Error("libfabric " + in_words(fi_version()) + " is too old: install " + in_words(oldest) +
+    throw Error("libfabric " + release() + " is too old: install " + in_words(oldest) +
                 " or later, or choose transport tcp");
   }
+}
+
+std::string Library::release() const {
+  return in_words(fi_version());
 }
 
 const Library& Library::get() {
