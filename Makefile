@@ -310,7 +310,7 @@ format: $(VENV)/.tools
 asan: SANITIZERS := address,undefined
 asan: export UBSAN_OPTIONS := print_stacktrace=1:halt_on_error=1
 tsan: SANITIZERS := thread
-tsan: export TSAN_OPTIONS := halt_on_error=1
+tsan: export TSAN_OPTIONS := halt_on_error=1 suppressions=$(CURDIR)/tests/engine/cpp/tsan.supp
 tsan: STRESS_FLAGS := --threads-only
 # The ranks' kernels, too: a fence that is missing there is a data race here.
 tsan: EMULATED := cuda_emulated interpreter_emulated
