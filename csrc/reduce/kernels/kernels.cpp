@@ -42,6 +42,8 @@ void copy_spans(void* const* destinations, int destination_count, const void* so
   const void* const* sources = &source;
   if (destination_count == 1) {
     loop<Byte, Sum, FixedSpans<1, 1>>(destinations, 1, sources, 1, bytes, 1);
+  } else if (destination_count == 2) {
+    loop<Byte, Sum, FixedSpans<2, 1>>(destinations, 2, sources, 1, bytes, 1);
   } else {
     loop<Byte, Sum, AnySpans>(destinations, destination_count, sources, 1, bytes, 1);
   }

@@ -10,6 +10,7 @@ namespace ringreduce::RINGREDUCE_ISA {
 // A number of spans known at compile time keeps their addresses in registers.
 template <int D, int S>
 struct FixedSpans {
+  static constexpr int fixed_count = D + S;
   static constexpr int destination_count = D;
   static constexpr int source_count = S;
   char* destinations[D];
@@ -23,6 +24,7 @@ struct FixedSpans {
 };
 
 struct AnySpans {
+  static constexpr int fixed_count = 0;
   void* const* destinations;
   int destination_count;
   const void* const* sources;
@@ -53,6 +55,16 @@ struct Loop {
   static constexpr int unroll = 4;
   static constexpr std::size_t step = lanes * sizeof(Element);  // bytes per full vector
   static constexpr std::size_t worth_aligning = 2048 / sizeof(Element);
+  static constexpr std::size_t whole = lanes * unroll;  // elements of a block
+
+  // Processors fetch ahead within a page, and begin anew in the next. Long spans are therefore walked in
+  // several pages by turns: what another core has written then comes in up to a quarter less time. The blocks
+  // in use lie at the same place of each page, and must fit into the ways of the first-level cache.
+  static constexpr std::size_t page = 4096 / sizeof(Element);
+  static constexpr std::size_t pages = Spans::fixed_count == 2                             ? 4
+                                       : Spans::fixed_count > 2 && Spans::fixed_count <= 5 ? 2
+                                                                                           : 1;
+  static constexpr std::size_t worth_turns = (16 << 10) / sizeof(Element);
 
   const Spans spans;
   const Op op;
@@ -74,6 +86,25 @@ struct Loop {
     for (int d = 0; d < spans.destination_count; ++d) {
       char* to = spans.destination(d) + offset;
       for (int v = 0; v < vectors; ++v) store<Element, N, count>(to + v * stride, result[v]);
+    }
+  }
+
+  // Fetches a block's destinations for writing. Another core may have read what was there before, and a store
+  // would wait until it has given up the line.
+  RINGREDUCE_INLINE void claim(std::size_t at) const {
+    for (int d = 0; d < spans.destination_count; ++d) {
+      const char* const to = spans.destination(d) + at * sizeof(Element);
+      for (std::size_t line = 0; line < step * unroll; line += 64) __builtin_prefetch(to + line, 1);
+    }
+  }
+
+  // The next `pages` pages.
+  RINGREDUCE_INLINE void run_by_turns(std::size_t at) const {
+    for (const std::size_t end = at + page; at != end; at += whole) {
+      for (std::size_t turn = 0; turn < pages; ++turn) {
+        claim(at + turn * page + whole);
+        block<lanes, unroll>(at + turn * page);
+      }
     }
   }
 
@@ -105,7 +136,14 @@ struct Loop {
       at = misalignment();
       rest<lanes / 2>(0, at);
     }
-    for (; count - at >= lanes * unroll; at += lanes * unroll) block<lanes, unroll>(at);
+    if (pages > 1 && count >= worth_turns) {
+      for (; count - at >= pages * page; at += pages * page) run_by_turns(at);
+    }
+    constexpr std::size_t ahead = 3 * whole;
+    for (; count - at >= whole; at += whole) {
+      claim(count - at >= ahead + whole ? at + ahead : at);  // only what is this span's
+      block<lanes, unroll>(at);
+    }
     for (; count - at >= lanes; at += lanes) block<lanes, 1>(at);
     if (at != count) rest<lanes / 2>(at, count - at);
   }

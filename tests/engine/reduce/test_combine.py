@@ -165,6 +165,29 @@ def test_misaligned_spans(dtype, op, isa, count, sources, destinations, shifts, 
 
 
 @every_isa
+@pytest.mark.parametrize("destinations,sources", [(1, 2), (1, 3), (1, 4), (1, 8), (2, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float8_e4m3fn", "complex64", "int8"])
+def test_spans_of_several_pages(dtype, destinations, sources, isa):
+    rng = np.random.default_rng(8)
+    size = engine.size_of(dtype)
+    for nbytes in (4 * 4096, 9 * 4096 - 64, 12 * 4096 + 200):
+        count = nbytes // size
+        spans = [random_values(dtype, count, rng) for _ in range(sources)]
+        wanted = expected(dtype, "sum", spans, 1.0)
+        memory = [np.full(count * size + 5 * size, 77, np.uint8) for _ in range(sources + destinations)]
+        windows = [m[size * (k % 3) :][: count * size] for k, m in enumerate(memory)]
+        for window, span in zip(windows, spans, strict=False):
+            window[:] = bytes_of(span)
+        engine.combine(dtype, "sum", windows[sources:], windows[:sources], 1.0, isa)
+        for k in range(sources, sources + destinations):
+            assert_same_bits(windows[k].copy().view(wanted.dtype), wanted, (nbytes, k))
+            assert (memory[k][: size * (k % 3)] == 77).all()
+            assert (memory[k][size * (k % 3) + count * size :] == 77).all()
+        engine.combine(dtype, "sum", [windows[0]], windows[:sources], 1.0, isa)  # in place
+        assert_same_bits(windows[0].copy().view(wanted.dtype), wanted, nbytes)
+
+
+@every_isa
 def test_large(isa):
     rng = np.random.default_rng(7)
     spans = [rng.standard_normal(3_000_017).astype(np.float32) for _ in range(2)]
