@@ -199,7 +199,10 @@ inline bool Executor::wait_for(int peer) {
 inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
   const bool here = through_slots_ ? transport_.read_broadcast_slot(peer, message)
                                    : transport_.poll(cursor.lane, peer, message);
-  if (!here) return wait_for(peer);
+  if (!here) {
+    transport_.expect_to_send(cursor.lane, bytes);
+    return wait_for(peer);
+  }
   if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
     throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
   }

@@ -140,8 +140,11 @@ struct Loop {
       for (; count - at >= pages * page; at += pages * page) run_by_turns(at);
     }
     constexpr std::size_t ahead = 3 * whole;
+    if (count - at >= ahead + whole) {
+      for (std::size_t first = at; first != at + ahead; first += whole) claim(first);
+    }
     for (; count - at >= whole; at += whole) {
-      claim(count - at >= ahead + whole ? at + ahead : at);  // only what is this span's
+      if (count - at >= ahead + whole) claim(at + ahead);  // and nothing beyond the span
       block<lanes, unroll>(at);
     }
     for (; count - at >= lanes; at += lanes) block<lanes, 1>(at);

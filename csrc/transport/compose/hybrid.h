@@ -28,6 +28,7 @@ class HybridTransport : public Transport {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
+  void expect_to_send(int lane, std::size_t bytes) override { inside_->expect_to_send(lane, bytes); }
   int in_the_way(int lane, Peers peers) override;
   bool reachable(const void* data, std::size_t bytes) override { return inside_->reachable(data, bytes); }
   bool reachable_by(Peers peers) const override;

@@ -56,6 +56,8 @@ class MessagePlane {
   virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                     std::uint64_t contract) = 0;
+  // This rank waits, and its next message on a lane probably has this length.
+  virtual void expect_to_send(int, std::size_t) {}
 
   // The peer that leaves no space for a message to `peers`: one of them, or one that has yet to read
   // something older. Without peers: the one that the lane is not flushed() for, or -1.

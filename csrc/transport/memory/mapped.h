@@ -29,6 +29,7 @@ class MappedTransport : public Transport {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
+  void expect_to_send(int lane, std::size_t bytes) override;
   int in_the_way(int lane, Peers peers) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
@@ -109,6 +110,7 @@ class MappedTransport : public Transport {
     std::uint64_t tail = 0;     // all before it has been consumed
     std::uint64_t begun = 0;    // the head when the latest call began
     std::size_t populated = 0;  // as in In
+    std::uint64_t expected = 0;  // the head when the next message was last expected
     alignas(cache_line) std::byte small[cache_line];
   };
 
