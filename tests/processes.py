@@ -50,7 +50,7 @@ class Metronome:
             computes, so this can be much more.
     """
 
-    BEAT = 0.005
+    BEAT = 0.01
 
     def __init__(self) -> None:
         self.latest, self._queued = 0.0, dict[int, float]()
@@ -76,7 +76,7 @@ class Metronome:
             began = time.monotonic()
             time.sleep(self.BEAT)
             self.latest = max(self.latest, time.monotonic() - began - self.BEAT)
-            if beat % 10 == 0:
+            if beat % 5 == 0:
                 for pid in queued:
                     queued[pid] = max(queued[pid], _time_in_queue(pid))
 

@@ -102,7 +102,7 @@ struct Loop {
   RINGREDUCE_INLINE void run_by_turns(std::size_t at) const {
     for (const std::size_t end = at + page; at != end; at += whole) {
       for (std::size_t turn = 0; turn < pages; ++turn) {
-        claim(at + turn * page + whole);
+        if (at + whole != end) claim(at + turn * page + whole);
         block<lanes, unroll>(at + turn * page);
       }
     }
