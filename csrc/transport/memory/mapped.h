@@ -107,9 +107,9 @@ class MappedTransport : public Transport {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;     // all before it has been consumed
-    std::uint64_t begun = 0;    // the head when the latest call began
-    std::size_t populated = 0;  // as in In
+    std::uint64_t tail = 0;      // all before it has been consumed
+    std::uint64_t begun = 0;     // the head when the latest call began
+    std::size_t populated = 0;   // as in In
     std::uint64_t expected = 0;  // the head when the next message was last expected
     alignas(cache_line) std::byte small[cache_line];
   };
