@@ -181,6 +181,13 @@ def _no_world_is_left() -> Iterator[None]:
         pytest.fail(f"the test leaves {left!r} as ringreduce.world()")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _libfabric_is_loaded_by_ranks_alone() -> Iterator[None]:
+    yield
+    with open("/proc/self/maps") as maps:
+        assert not any("/libfabric" in line for line in maps), "its psm2 replaces signal handlers"
+
+
 @pytest.fixture(params=BOTH)
 def on_ranks(request: pytest.FixtureRequest) -> Any:
     """on_threads, on_processes, over_tcp and over_ofi in turn."""
