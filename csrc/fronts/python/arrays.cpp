@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/device/device.h"
 #include "fronts/python/foreign_arrays.h"
 #include "fronts/python/held.h"
 #include "fronts/shared/thread_end.h"

@@ -100,7 +100,7 @@ void count_in_elements(Call& call, Blocks& blocks) {
 }
 
 void bind_user_op(nb::module_& m) {
-  nb::class_<UserOp>(m, "UserOp", "An operator that a caller defines.");
+  const nb::class_<UserOp> type(m, "UserOp", "An operator that a caller defines.");
   m.def(
       "op_in_c",
       [](const std::string& name, bool commutes, std::size_t element, const std::string& agreed,

@@ -43,7 +43,8 @@ constexpr auto lane_of(V value) {
 template <class V>
 using LaneOf = decltype(lane_of(V{}));
 template <class V>
-constexpr int lanes_of = sizeof(V) / sizeof(LaneOf<V>);
+constexpr int lanes_of =
+    sizeof(V) / sizeof(LaneOf<V>);  // NOLINT(bugprone-sizeof-expression): a V may be a lane
 
 // As many lanes of T as V has.
 template <class T, class V>

@@ -1,6 +1,7 @@
 // How a group of ranks begins and ends to use a fabric.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <sstream>
 #include <utility>
 
@@ -311,8 +312,8 @@ OfiTransport::~OfiTransport() {
   if (disowned_) {
     for (auto& one : operations_) static_cast<void>(one.release());
     operations_.clear();
-    static_cast<void>(new ofi::Regions::User(std::move(of_arena_)));
-    static_cast<void>(new Rails(std::exchange(rails_, {})));
+    static_cast<void>(new (std::nothrow) ofi::Regions::User(std::move(of_arena_)));
+    static_cast<void>(new (std::nothrow) Rails(std::exchange(rails_, {})));
     device_ = nullptr;
   }
   close();
