@@ -46,11 +46,10 @@ void Executor::start(const Task& task) {
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
   make_room(temp_, each * in_flight_);
   const bool fetches = !copies_without_fetching();
-  may_stream_ = fetches && task_.bytes >= past_cache_from;
-  const bool senses =
-      may_stream_ && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
-  afresh_ = fetches && writes_afresh(task_) ? past_cache_from : ~std::size_t{0};
+  afresh_ = fetches && writes_afresh(task_);
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
+  keeps_staged_ = program.sends_once && !coded() && plan.geometry.whole &&
+                  plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
   through_slots_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();
@@ -61,7 +60,6 @@ void Executor::start(const Task& task) {
     cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
     cursor.running = true;
     transport_.begin_call(cursor.lane);
-    transport_.sense(cursor.lane, senses);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
       cursor.tickets.resize(program.tickets);
@@ -195,6 +193,7 @@ bool Executor::advance(Cursor& cursor) {
       return true;
     }
     moved = true;
+    transport_.begin_slice(cursor.lane);
     begin_slice(cursor, next);
   }
 }
@@ -219,10 +218,6 @@ bool Executor::readers_done(const Cursor& cursor, const Action& send) {
     if (!transport_.consumed(cursor.lane, send.peers[i], ticket)) return wait_for(send.peers[i]);
   }
   return true;
-}
-
-std::size_t Executor::past_cache_for(Peers peers) const {
-  return may_stream_ && transport_.far(peers) ? past_cache_from : ~std::size_t{0};
 }
 
 bool Executor::fence(const Cursor& cursor, const Step& step) {

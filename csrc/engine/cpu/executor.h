@@ -55,12 +55,6 @@ class Executor {
   std::size_t temp_bytes() const { return temp_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // From this size on, a message to far peers is written past the cache.
-  static constexpr std::size_t past_cache_from = 4 << 10;
-  // Calls below this size would take several per cent longer if all of them sensed how far the peers are.
-  static constexpr std::size_t sense_always_from = 16 << 10;
-  static constexpr unsigned short_calls_per_sense = 8;
-
   struct alignas(64) Line {
     std::byte bytes[64];
   };
@@ -89,7 +83,6 @@ class Executor {
   struct Onward {
     int targets = 0;            // this many, in targets_ after the home
     std::byte* room = nullptr;  // the message in the lane; null: the targets are the peers' own memory
-    std::size_t copied = ~std::size_t{0};  // bytes from which it is copied from the sum
   };
 
   template <class T>
@@ -114,8 +107,6 @@ class Executor {
 
   // Whether the peers read the message in place.
   bool lends(const Action& send) const;
-  // The bytes from which a message to these peers is written past the cache.
-  std::size_t past_cache_for(Peers peers) const;
   bool fence(const Cursor& cursor, const Step& step);
   bool readers_done(const Cursor& cursor, const Action& send);
   bool arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message);
@@ -132,7 +123,7 @@ class Executor {
   Onward carry_on(const Cursor& cursor, const Action& action, bool granted);
   void carried(Cursor& cursor, const Action& action, const Onward& onward);
   void fill(const Cursor& cursor, const Action& action, std::byte* to);
-  void take(const Move& move, void* target, const void* source, std::size_t past_cache) const;
+  void take(const Move& move, void* target, const void* source, bool afresh) const;
   void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
   void combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
                     const Onward& onward);
@@ -172,9 +163,8 @@ class Executor {
   Codec codec_;                     // of the wire format
   std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
-  bool may_stream_ = false;         // messages to far peers are written past the cache
-  std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
-  unsigned short_calls_ = 0;        // those that might have sensed
+  bool keeps_staged_ = false;  // the lane holds all messages of a slice, so peers may answer in their place
+  bool afresh_ = false;        // copies to the output go past the cache
   bool through_slots_ = false;
   int heard_ = 0;  // sources of the combination that have been read from broadcast slots
   int in_flight_ = 0;

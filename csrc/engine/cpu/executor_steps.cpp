@@ -6,6 +6,12 @@
 #include "reduce/stream.h"
 
 namespace ringreduce {
+namespace {
+
+// Copies of fewer bytes go through the cache.
+constexpr std::size_t past_cache_from = 4 << 10;
+
+}  // namespace
 
 // --- sending -----------------------------------------------------------------------------------------------
 
@@ -22,7 +28,9 @@ bool Executor::send(Cursor& cursor, const Action& action) {
   std::byte* room = transport_.reserve(cursor.lane, peers, action.bytes);
   if (!room) return wait_for_room(cursor, peers);
   coded() ? fill_coded(cursor, action, room) : fill(cursor, action, room);
-  transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
+  const bool grants =
+      keeps_staged_ && action.step->grants && !action.step->shared && action.runs().size() == 1;
+  transport_.post(cursor.lane, peers, room, action.bytes, task_.contract, grants);
   return true;
 }
 
@@ -42,18 +50,17 @@ bool Executor::lend(Cursor& cursor, const Action& action) {
 }
 
 void Executor::fill(const Cursor& cursor, const Action& action, std::byte* to) {
-  const std::size_t past_cache = past_cache_for(action.receivers());
   for (const Move& move : action.runs()) {
-    take(move, to, cursor.source(move), past_cache);
+    take(move, to, cursor.source(move), false);
     to += move.bytes;
   }
 }
 
-// Reads this rank's own values, and scales them if requested; from this many bytes on, writes past the cache.
-void Executor::take(const Move& move, void* target, const void* source, std::size_t past_cache) const {
+// Reads this rank's own values, and scales them if requested. `afresh`: writes past the cache.
+void Executor::take(const Move& move, void* target, const void* source, bool afresh) const {
   if (scales(move)) {
     task_.plan->scale(&target, 1, &source, 1, move.count, task_.factor);
-  } else if (move.bytes >= past_cache) {
+  } else if (afresh && move.bytes >= past_cache_from) {
     stream(target, source, move.bytes);
   } else {
     copy(&target, 1, source, move.bytes);
@@ -71,19 +78,18 @@ Executor::Onward Executor::carry_on(const Cursor& cursor, const Action& action, 
     for (int k = 0; k < action.peer_count; ++k) {
       if (action.peers[k] >= 0) targets_[++count] = messages_[k].grant;
     }
-    return {count, nullptr, past_cache_for(send.receivers())};
+    return {count, nullptr};
   }
   if (lends(send)) return {};
   std::byte* const room = transport_.reserve(cursor.lane, send.receivers(), action.bytes);
-  return {room ? 1 : 0, room,
-          copies_without_fetching() ? least_without_fetching : past_cache_for(send.receivers())};
+  return {room ? 1 : 0, room};
 }
 
 void Executor::carried(Cursor& cursor, const Action& action, const Onward& onward) {
   if (onward.targets == 0) return;
   const Peers peers = cursor.actions[action.step->fused].receivers();
   if (onward.room) {
-    transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract);
+    transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract, false);
   } else if (!transport_.lend(cursor.lane, peers, nullptr, action.bytes, task_.contract, nullptr)) {
     return;  // no space to announce it: the send's own step will lend the result instead
   }
@@ -141,7 +147,7 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   const void* own = cursor.source(move);
   void* const home = cursor.target(move);
   if (scales(move)) {
-    take(move, home, own, ~std::size_t{0});
+    take(move, home, own, false);
     own = home;
   }
   for (int k = 0; k < action.peer_count; ++k) {
@@ -149,7 +155,7 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   }
   targets_[0] = home;
   const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
-  if (onward.targets == 1 && move.bytes >= onward.copied) {
+  if (onward.room && move.bytes >= least_without_fetching && copies_without_fetching()) {
     combine_and_copy(action.peer_count, move);
   } else {
     apply(move, &targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count);
@@ -171,19 +177,18 @@ void Executor::combine_half(const Cursor& cursor, const Action& action) {
   move.source += begin;
   move.target += begin;
   targets_[1] = message.grant + begin;
-  combine_move(cursor, action, move, begin, {1, nullptr, past_cache_for({&action.peers[action.remote], 1})});
+  combine_move(cursor, action, move, begin, {1, nullptr});
 }
 
 // Combines into targets_[0], and copies each block from the first-level cache into targets_[1].
 void Executor::combine_and_copy(int sources, const Move& move) {
   constexpr std::size_t block_bytes = 8 << 10;
   const std::size_t element = task_.plan->geometry.element;
-  const bool past_cache = !copies_without_fetching();
   for (std::size_t left = move.count; left > 0;) {
     const std::size_t block = std::min(left, std::max<std::size_t>(block_bytes / element, 1));
     const std::size_t bytes = block * element;
     apply(move, targets_.data(), 1, sources_.data(), sources, block);
-    past_cache ? stream(targets_[1], targets_[0], bytes) : copy(&targets_[1], 1, targets_[0], bytes);
+    copy(&targets_[1], 1, targets_[0], bytes);
     left -= block;
     for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
     for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + bytes;
@@ -223,7 +228,7 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
   std::byte* room = onward.room;
   for (const Move& move : action.runs()) {
     targets_[0] = cursor.target(move);
-    if (!room && move.to == Memory::output && move.bytes >= afresh_) {
+    if (!room && move.to == Memory::output && afresh_ && move.bytes >= past_cache_from) {
       stream(targets_[0], from, move.bytes);
     } else {
       targets_[1] = room;
@@ -246,7 +251,7 @@ bool Executor::local(Cursor& cursor, const Action& action) {
       const void* both[] = {cursor.at(move.own_in, move.own), source};
       apply(move, &target, 1, both, 2, move.count);
     } else if (target != source || scales(move)) {
-      take(move, target, source, move.to == Memory::output ? afresh_ : ~std::size_t{0});
+      take(move, target, source, move.to == Memory::output && afresh_);
     }
   }
   if (coded()) quantize(cursor, action);

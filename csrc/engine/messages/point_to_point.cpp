@@ -3,18 +3,15 @@
 #include <algorithm>
 
 #include "reduce/reduce.h"
-#include "reduce/stream.h"
 
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t line = 64;  // bytes
+constexpr std::size_t line = 64;                // bytes
+constexpr std::size_t long_message = 16 << 10;  // from here on, kernels copy it
 constexpr std::size_t largest_whole = 64 << 10;
 constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
 constexpr std::size_t slices = 16;  // for a body that is copied through the lane, within these limits
-// From this size on, it matters whether a message is written into the cache or past it.
-constexpr std::size_t large_message = 16 << 10;
-
 void write(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) copy(&to, 1, from, bytes);
 }
@@ -27,9 +24,7 @@ PointToPoint::PointToPoint(Transport& transport)
       whole_(std::min(largest_whole, transport.facts().capacity / 16)),
       slice_(std::min(largest_slice, transport.facts().capacity / 16 * 3)),
       matching_(transport.world),
-      peers_(transport.world) {
-  transport_.sense(Transport::body_lane, true);
-}
+      peers_(transport.world) {}
 
 bool PointToPoint::send_at_once(const Transfer& send) {
   std::lock_guard lock(mutex_);
@@ -53,8 +48,6 @@ RequestPointer PointToPoint::enqueue(const Transfer& transfer, Arrays arrays) {
     deliver(request, *aside, aside->data.get());
   } else {
     matching_.post(request);
-    transport_.sense(Transport::point_to_point_lane,
-                     transfer.bytes() >= large_message && !copies_without_fetching());
   }
   return request;
 }
@@ -110,11 +103,11 @@ bool PointToPoint::send_whole(const Transfer& t) {
   if (bytes > whole_) return false;
   constexpr int lane = Transport::point_to_point_lane;
   const std::uint64_t contract = label(Piece::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
-  if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
+  if (bytes < long_message) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
-  stage(t.peer, room, static_cast<const std::byte*>(t.data), bytes);
-  transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
+  write(room, static_cast<const std::byte*>(t.data), bytes);
+  transport_.post(lane, {&t.peer, 1}, room, bytes, contract, false);
   return true;
 }
 
@@ -175,8 +168,8 @@ bool PointToPoint::send_body(int p) {
     } else {
       std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
       if (!room) return false;
-      stage(p, room, data, bytes);
-      transport_.post(lane, {&p, 1}, room, bytes, contract);
+      write(room, data, bytes);
+      transport_.post(lane, {&p, 1}, room, bytes, contract, false);
     }
     request.moved += bytes;
     request.last_part = transport_.sent(lane, p);
@@ -279,15 +272,6 @@ void PointToPoint::finish(Request& request, std::exception_ptr problem) {
   --requests_;
   if (request.memory) --fetching_;
   transport_.wake();
-}
-
-// Copies into memory that the peer reads next.
-void PointToPoint::stage(int peer, std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (bytes >= large_message && !copies_without_fetching() && transport_.far({&peer, 1})) {
-    stream(to, from, bytes);
-  } else {
-    write(to, from, bytes);
-  }
 }
 
 }  // namespace ringreduce

@@ -76,7 +76,6 @@ class PointToPoint {
   void await_body(const RequestPointer& request, int source, std::uint32_t number);
   void fetch_bodies();
   void finish(Request& request, std::exception_ptr problem = nullptr);
-  void stage(int peer, std::byte* to, const std::byte* from, std::size_t bytes) const;
   int closed_but_needed() const;
 
   Transport& transport_;

@@ -27,6 +27,15 @@ void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
   }
 }
 
+int chunks_sent(const Program& program) {
+  int sent = 0;
+  for (const Step& step : program.steps) {
+    if (step.kind != Step::Kind::send) continue;
+    for (int p = step.parts_begin; p < step.parts_end; ++p) sent += program.parts[p].chunks.count;
+  }
+  return sent;
+}
+
 class Lowering {
  public:
   explicit Lowering(Schedule schedule, const Quantizing* quantizing = nullptr) : quantizing_(quantizing) {
@@ -47,6 +56,7 @@ class Lowering {
     copy_untouched();
     mark_last();
     fuse(program_);
+    program_.sends_once = chunks_sent(program_) <= s.chunks;
     if (answers_directly) mark_grants(program_);
     mark_shared(program_);
     return std::move(program_);

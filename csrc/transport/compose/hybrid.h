@@ -26,8 +26,8 @@ class HybridTransport : public Transport {
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
-  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-            std::uint64_t contract) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes, std::uint64_t contract,
+            bool grants) override;
   void expect_to_send(int lane, std::size_t bytes) override { inside_->expect_to_send(lane, bytes); }
   int in_the_way(int lane, Peers peers) override;
   bool reachable(const void* data, std::size_t bytes) override { return inside_->reachable(data, bytes); }
@@ -50,11 +50,7 @@ class HybridTransport : public Transport {
   }
 
   void begin_call(int lane) override { inside_->begin_call(lane); }
-  void sense(int lane, bool large) override { inside_->sense(lane, large); }
-  bool far(Peers peers) const override {
-    return std::any_of(peers.begin(), peers.end(),
-                       [&](int peer) { return is_inside(peer) && inside_->far({&places_[peer], 1}); });
-  }
+  void begin_slice(int lane) override { inside_->begin_slice(lane); }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override {

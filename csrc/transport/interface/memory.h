@@ -28,10 +28,6 @@ class MemoryPlane {
   virtual void begin_access() = 0;
   virtual void end_access() = 0;
 
-  // Whether some of these peers read this core's latest writes faster from memory than from its cache, so
-  // that large messages to them should be written past the cache.
-  virtual bool far(Peers) const { return false; }
-
   // Bytes of memory that this rank holds for the group.
   virtual std::size_t footprint() const = 0;
 };

@@ -41,17 +41,25 @@ struct Location {  // memory of a rank that its peers can reach
   std::uint32_t array = 0;  // distinguishes arrays that have had the same descriptor
 };
 
-enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
+// `answered`: the message lies where the receiver had staged one that it granted.
+enum class SlotKind : std::uint8_t {
+  inlined,
+  staged,
+  staged_with_grant,
+  answered,
+  lent,
+  lent_with_grant,
+  delivered
+};
 
 struct alignas(cache_line) Slot {
   std::atomic<std::uint32_t> sequence;  // the message's number, from 1: the flag, written last
   std::uint32_t bytes;
   std::uint64_t contract;
   SlotKind kind;
-  std::uint8_t distance;  // what the sender knows of the ranks' distance; see MappedTransport::sense_arrival
   union {
     std::byte inlined[inline_bytes];
-    std::uint64_t arena;  // staged: offset in the sender's lane arena
+    std::uint64_t arena;  // staged: offset in the sender's lane arena; answered: in the receiver's
     struct {
       Location place, grant;
     } lent;

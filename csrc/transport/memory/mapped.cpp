@@ -87,7 +87,6 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
       spins_(facts_.oversubscribed ? 0 : 4000),
       long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
-      distance_(world),
       names_(std::move(names)) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank].get(), lane);
@@ -125,7 +124,7 @@ bool MappedTransport::has_slots(int lane, Peers peers) {
 
 // The start of the oldest payload that a peer may still read, or the arena's head if there is none.
 std::uint64_t MappedTransport::oldest_payload(int lane) {
-  std::uint64_t oldest = arenas_[lane].head;
+  std::uint64_t oldest = std::min(arenas_[lane].head, arenas_[lane].granted);
   for (int peer = 0; peer < world; ++peer) {
     Out& o = out(lane, peer);
     if (o.sent == o.known) continue;
@@ -214,7 +213,6 @@ void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t 
     slot.bytes = static_cast<std::uint32_t>(bytes);
     slot.contract = contract;
     slot.kind = kind;
-    slot.distance = distance_[peer].load(order::relaxed);
     fill(slot);
     o.arena_start[index] = arena_start;
     slot.sequence.store(++o.sent, order::message_written);
@@ -229,7 +227,7 @@ bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t 
     if (!room) return false;
     claim(room, bytes);
     std::memcpy(room, data, bytes);
-    post(lane, peers, room, bytes, contract);
+    post(lane, peers, room, bytes, contract, false);
     return true;
   }
   if (!has_slots(lane, peers)) return false;
@@ -239,7 +237,7 @@ bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t 
 }
 
 void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-                           std::uint64_t contract) {
+                           std::uint64_t contract, bool grants) {
   if (bytes <= inline_bytes) {
     return publish(lane, peers, SlotKind::inlined, bytes, contract, nothing,
                    [&](Slot& slot) { std::memcpy(slot.inlined, reserved, inline_bytes); });
@@ -247,17 +245,25 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
   Arena& arena = arenas_[lane];
   const std::uint64_t start = arena.head;
   arena.head += SegmentLayout::align(bytes);
-  publish(lane, peers, SlotKind::staged, bytes, contract, start,
+  if (grants) arena.granted = std::min(arena.granted, start);
+  publish(lane, peers, grants ? SlotKind::staged_with_grant : SlotKind::staged, bytes, contract, start,
           [&](Slot& slot) { slot.arena = start % arena.capacity; });
 }
 
 bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
                            std::uint64_t contract, std::byte* grant) {
   if (!has_slots(lane, peers)) return false;
-  const Location place = data ? locate(data, bytes).value() : Location();
+  if (!data) {
+    for (int peer : peers) {
+      const std::uint64_t place = in(lane, peer).granted;
+      publish(lane, {&peer, 1}, place == nothing ? SlotKind::delivered : SlotKind::answered, bytes, contract,
+              nothing, [&](Slot& slot) { slot.arena = place; });
+    }
+    return true;
+  }
+  const Location place = locate(data, bytes).value();
   const auto granted = grant ? locate(grant, bytes) : std::nullopt;
-  const SlotKind kind = !data ? SlotKind::delivered : granted ? SlotKind::lent_with_grant : SlotKind::lent;
-  publish(lane, peers, kind, bytes, contract, nothing,
+  publish(lane, peers, granted ? SlotKind::lent_with_grant : SlotKind::lent, bytes, contract, nothing,
           [&](Slot& slot) { slot.lent = {place, granted.value_or(Location())}; });
   return true;
 }
@@ -272,9 +278,7 @@ bool MappedTransport::consumed(int lane, int peer, std::uint32_t sent) {
 bool MappedTransport::poll(int lane, int peer, Message& message) {
   In& i = in(lane, peer);
   const Slot& slot = i.slots[i.received & i.mask];
-  const bool arrived = sensing_[lane] ? sense_arrival(i, slot, peer)
-                                      : slot.sequence.load(order::message_seen) == i.received + 1;
-  if (!arrived) return false;
+  if (slot.sequence.load(order::message_seen) != i.received + 1) return false;
   message.bytes = slot.bytes;
   message.contract = slot.contract;
   message.delivered = slot.kind == SlotKind::delivered;
@@ -283,13 +287,21 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
     case SlotKind::inlined:
       message.data = slot.inlined;
       break;
+    case SlotKind::answered:
+      message.data = arenas_[lane].base + slot.arena;
+      break;
     case SlotKind::staged:
+    case SlotKind::staged_with_grant:
       message.data = i.arena + slot.arena;
       populate(i.arena, part_for(lane, slot.bytes, slot.arena + slot.bytes <= first_part), i.populated,
                false);
+      if (slot.kind == SlotKind::staged) break;
+      message.grant = i.arena + slot.arena;
+      i.granted = slot.arena;
       break;
     case SlotKind::lent_with_grant:
       message.grant = resolve(peer, slot.lent.grant);
+      i.granted = nothing;
       [[fallthrough]];
     case SlotKind::lent:
       message.data = resolve(peer, slot.lent.place);

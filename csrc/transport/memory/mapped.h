@@ -27,8 +27,8 @@ class MappedTransport : public Transport {
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
-  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-            std::uint64_t contract) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes, std::uint64_t contract,
+            bool grants) override;
   void expect_to_send(int lane, std::size_t bytes) override;
   int in_the_way(int lane, Peers peers) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
@@ -45,11 +45,11 @@ class MappedTransport : public Transport {
   int read_broadcast_slots(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
                            const void** places) override;
 
-  void begin_call(int lane) override { arenas_[lane].begun = arenas_[lane].head; }
-  void sense(int lane, bool large) override { sensing_[lane] = large; }
-  bool far(Peers peers) const override;
-  // About the median of the ns that it takes to read a line that the peer has just written; 0 if unknown.
-  int distance_to(int peer) const { return distance_[peer].load(order::relaxed); }
+  void begin_call(int lane) override {
+    arenas_[lane].begun = arenas_[lane].head;
+    begin_slice(lane);
+  }
+  void begin_slice(int lane) override { arenas_[lane].granted = nothing; }
 
   bool shares_core(int peer) const override {
     return spins_ == 0 && doorbell(peer).core.load(order::relaxed) == core_.load(order::relaxed);
@@ -99,18 +99,19 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
-    Clock::time_point missed{};  // when the last look found no message; zero if it found one
-    std::size_t populated = 0;   // bytes of the arena that are mapped
+    std::size_t populated = 0;        // bytes of the arena that are mapped
+    std::uint64_t granted = nothing;  // the place in the arena that the latest grant allows to write
   };
   // A lane's ring of staged payloads. Positions only grow; the place is position % capacity.
   struct Arena {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;      // all before it has been consumed
-    std::uint64_t begun = 0;     // the head when the latest call began
-    std::size_t populated = 0;   // as in In
-    std::uint64_t expected = 0;  // the head when the next message was last expected
+    std::uint64_t tail = 0;           // all before it has been consumed
+    std::uint64_t begun = 0;          // the head when the latest call began
+    std::uint64_t granted = nothing;  // the first payload of the slice in whose place peers may write
+    std::size_t populated = 0;        // as in In
+    std::uint64_t expected = 0;       // the head when the next message was last expected
     alignas(cache_line) std::byte small[cache_line];
   };
 
@@ -119,7 +120,6 @@ class MappedTransport : public Transport {
   In& in(int lane, int peer) { return ins_[lane * world + peer]; }
   Header& header(int of_rank) const { return layout_.header(segments_[of_rank].get()); }
   Doorbell& doorbell(int of_rank) const { return layout_.doorbell_of(segments_[0].get(), of_rank); }
-  bool sense_arrival(In& i, const Slot& slot, int peer);
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
   int reader_of(int lane, std::uint64_t payload) const;
@@ -141,9 +141,6 @@ class MappedTransport : public Transport {
   void hear_abort(std::uint64_t word);
   void await_accesses();
 
-  // ns. Measured: 20 to 40, 70 to 100, and 130 or more. Non-temporal stores pay off only in the last case.
-  static constexpr std::uint8_t far_from = 120;
-
   SegmentLayout layout_;
   std::vector<Segment> segments_;
   std::vector<Out> outs_;
@@ -159,9 +156,7 @@ class MappedTransport : public Transport {
   std::atomic<Clock::time_point> crowded_until_{};
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};
-  bool sensing_[lanes] = {};
-  std::uint32_t told_ = 0;                           // the number of times that all ranks have told
-  std::vector<std::atomic<std::uint8_t>> distance_;  // see distance_to()
+  std::uint32_t told_ = 0;  // the number of times that all ranks have told
   const std::vector<int> names_;
 };
 

@@ -17,8 +17,6 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
-constexpr nanoseconds lately{500};        // before a look that found a message
-constexpr int distance_step = 4;          // ns by which one arrival changes a distance
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
 constexpr std::uint32_t few_spins = 256;  // if others want the core
@@ -30,26 +28,6 @@ constexpr int many_absences = 4 * absence, most_absences = 8 * absence;
 constexpr milliseconds crowded_for{25}, crowded_at_most{200};
 constexpr milliseconds check_peers_every{10};
 
-// The time between two readings of the clock.
-nanoseconds clock_cost() {
-  static const nanoseconds cost = [] {
-    nanoseconds least = std::chrono::seconds(1);
-    for (int i = 0; i < 100; ++i) {
-      const auto before = Clock::now();
-      const auto after = Clock::now();
-      least = std::min<nanoseconds>(least, after - before);
-    }
-    return least;
-  }();
-  return cost;
-}
-
-// A distance, of which 0 means that it is unknown, after one more arrival.
-std::uint8_t corrected(int distance, int read) {
-  const int step = read > distance ? distance_step : -distance_step;
-  return static_cast<std::uint8_t>(std::clamp(distance == 0 ? read : distance + step, 1, 255));
-}
-
 std::uint64_t pack(const Failure& failure, int reporter) {
   return static_cast<std::uint64_t>(failure.cause) << 56 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure.culprit + 1) & 0xffffff) << 24 |
@@ -57,39 +35,6 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 }
 
 }  // namespace
-
-// Cores that share a cache pass a line on in some 30 ns. Cores of different chiplets or sockets take 150 ns,
-// and fetching every line of a large message from there is slower than from memory. Which case applies can
-// change while a program runs (a hypervisor moves its cores), so it is measured in passing: the time to read
-// the flag of a message that was not there a moment ago, and that the peer has therefore just written. A flag
-// that was written while this rank did something else does not count: a prefetcher may have brought it.
-//
-// The rank that is always the later one never waits for a message, so it takes over what the other one has
-// measured. On its own it would take far peers for near ones, write large messages slowly, and for that
-// reason remain the later one.
-bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
-  const auto before = Clock::now();
-  const bool arrived = slot.sequence.load(order::message_seen) == i.received + 1;
-  const auto after = Clock::now();
-  std::atomic<std::uint8_t>& known = distance_[peer];
-  if (arrived && before - i.missed < lately) {
-    const auto read = static_cast<int>(nanoseconds(after - before - clock_cost()).count());
-    known.store(corrected(known.load(order::relaxed), read), order::relaxed);
-  } else if (arrived && slot.distance != 0) {
-    known.store(slot.distance, order::relaxed);
-  }
-  i.missed = arrived ? Clock::time_point() : after;
-  return arrived;
-}
-
-// A peer on this core reads what it has in its cache. All other cores count as far if one does: ranks that
-// yield measure seldom.
-bool MappedTransport::far(Peers peers) const {
-  const auto is_elsewhere = [&](int peer) { return !shares_core(peer); };
-  const auto is_far = [](const auto& ns) { return ns.load(order::relaxed) > far_from; };
-  return std::any_of(peers.begin(), peers.end(), is_elsewhere) &&
-         std::any_of(distance_.begin(), distance_.end(), is_far);
-}
 
 // Another program's thread, or a thread of this rank that computes, may want our core. A thread that yields
 // to it stays away for a whole slice of the scheduler, several milliseconds, whereas a sleeping thread is

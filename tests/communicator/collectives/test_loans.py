@@ -29,3 +29,25 @@ def test_ranks_that_share_cores_do_not_wait_for_the_reader_of_a_short_block(shar
         return comm.gather(block)[::4096].tolist()
 
     assert on_processes(world, rank_main)[0] == list(range(world))
+
+
+def test_staged_messages_keep_their_place_until_they_are_answered():
+    """Two shots fill the lane so that results would lie over messages whose answers have not been read.
+
+    A rank that lends its input and grants nothing makes the others send their results in messages of their own.
+    """
+
+    def rank_main(comm):
+        wrong = []
+        for lender in range(comm.size):
+            with comm.split(0) as group:  # whose lanes are empty
+                for call in range(16):
+                    count = [16_384, 125_000][call % 2]
+                    x = (ringreduce.empty if comm.rank == lender else np.empty)(count, "float32")
+                    x[:] = np.arange(count) % 1021 + comm.rank * call
+                    out = group.all_reduce(x, out=np.empty_like(x), algorithm="two_shot")
+                    total = np.arange(count) % 1021 * comm.size + sum(range(comm.size)) * call
+                    wrong.append(int(np.count_nonzero(out != total)))
+        return wrong
+
+    assert on_processes(4, rank_main) == [[0] * 64] * 4

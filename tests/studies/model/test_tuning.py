@@ -88,7 +88,7 @@ def test_other_tables_on_other_ranks_are_left_alone(table, tmp_path):
             group = ringreduce.init(comm.rank, comm.size, comm.all_gather_object, timeout=20.0)
             return picked(group)
 
-    for path, first in ((less, "one_shot"), (table, "ring")):
+    for path, first in ((less, "two_shot"), (table, "ring")):
         for names, _, reason in ringreduce.run(on_own_table, 2, path):
             assert names[0] == first
             assert reason.endswith(
