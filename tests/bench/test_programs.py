@@ -212,6 +212,7 @@ def test_the_floor_is_measured_and_right(tmp_path: Path) -> None:
     assert all(line["p25_us"] <= line["median_us"] <= line["p75_us"] for line in lines)
 
 
+@pytest.mark.slow
 def test_every_collective_of_an_mpi_in_c_is_right(tmp_path: Path) -> None:
     mpicc = ROOT / ".venv-mpich" / "bin" / "mpicc"
     if not mpicc.exists():

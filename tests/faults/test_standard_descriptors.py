@@ -141,6 +141,7 @@ def test_ranks_that_a_command_starts(numbers, prefix, tmp_path):
     assert done.stdout.count("printed") == (0 if 1 in numbers else 2)
 
 
+@pytest.mark.slow
 def test_ranks_of_torch(tmp_path):
     pytest.importorskip("torch")
     words = [sys.executable, "-c", BEGINNING + WITH_TORCH, "2", tmp_path / "said"]

@@ -53,6 +53,7 @@ def names_and_times(table):
     return [row[1].strip() for row in table[2:]]
 
 
+@pytest.mark.slow
 def test_all_reduce(run, tmp_path):
     figures = tmp_path / "figures.jsonl"
     table = run("gpu/collectives.py", *SMALL, f"--json={figures}")

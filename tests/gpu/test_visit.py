@@ -161,6 +161,7 @@ def test_a_step_that_hangs_is_killed_with_all_it_started_and_its_stacks_are_kept
     assert running(str(script)) == []
 
 
+@pytest.mark.slow
 def test_tests_that_hang_end_or_are_wrong_are_named_and_the_rest_runs(tmp_path, kit):
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(MEMCHECK)

@@ -88,6 +88,7 @@ def test_an_unchanged_program():
     assert alone == pytest.approx(together, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_names_lead_to_the_same_modules(tmp_path):
     """Also if a Horovod is installed, and if the program has a path of its own."""
     (tmp_path / "horovod").mkdir()

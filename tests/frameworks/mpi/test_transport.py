@@ -191,6 +191,7 @@ def test_it_needs_an_mpi(transport):
     assert "there is no no-such-mpicc: an MPI library is needed" in run.stderr, run.stderr
 
 
+@pytest.mark.slow
 def test_the_benchmark_says_that_it_lacks_mpi4py(mpi):
     script = (
         "import sys; sys.modules['mpi4py'] = None; from ringreduce import cli; "

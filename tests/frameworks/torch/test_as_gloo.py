@@ -49,6 +49,7 @@ def test_torchs_wrapper_of_groups():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_with_horovod_and_in_spawned_processes():
     done = run("--as-gloo", "--as-horovod", program="with_horovod")
     assert done.returncode == 0, done.stderr

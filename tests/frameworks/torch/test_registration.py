@@ -256,6 +256,7 @@ def mpirun() -> str | None:
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mpirun() is None, reason="there is no mpirun")
 def test_mpirun(script):
     environment = bare(

@@ -14,7 +14,7 @@ import ringreduce
 from ringreduce.model import Costs, Model, fit
 from ringreduce.model.fitting import Point, fit_costs, on_cores_of_their_own
 from ringreduce.model.model import of_their_own
-from tests.conftest import needs_libfabric, on_threads
+from tests.conftest import needs_libfabric, on_threads, slow_rows
 
 NAMES = of_their_own("all_reduce")
 SIZES = [64, 4 << 10, 256 << 10, 16 << 20]
@@ -42,7 +42,7 @@ def points(sizes, worlds, noise=0.0):
     ]
 
 
-@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.03), (0.1, 0.1)])
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.03), *slow_rows((0.1, 0.1))])
 def test_times_of_other_sizes_and_worlds_are_predicted(noise, within):
     costs = fit_costs(points(SIZES, [2, 3, 5], noise), 2)
     assert costs.errors[0] < max(0.02, noise)
@@ -89,7 +89,8 @@ def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     assert all(seconds == pytest.approx(made, rel=1e-5) for _, seconds, made in ranking)
 
 
-@pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=[needs_libfabric, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("ofi", marks=needs_libfabric)])
 def test_a_model_of_messages_between_hosts(transport, monkeypatch):
     """It knows what carried them, so that auto chooses as it does there."""
 

@@ -154,6 +154,7 @@ def test_new_rows_replace_those_of_the_same_kind(table):
     assert _engine.choose("all_reduce", 64, 2)[0] == "swing"
 
 
+@pytest.mark.slow
 def test_only_what_the_model_is_unsure_of_is_measured(monkeypatch):
     """A model that is sure leaves its favourite and the usual choice; one that says little has all measured."""
     measured = []
@@ -192,6 +193,7 @@ def test_a_usual_choice_is_replaced_by_a_faster_one_only():
         assert tuning._is_worth_it(new, old) == worth
 
 
+@pytest.mark.slow
 def test_a_choice_that_does_not_win_again_is_dropped(monkeypatch):
     usual, lucky = _engine.choose("all_reduce", 64, 2)[0], "ring"
 

@@ -53,6 +53,7 @@ def no_overheads(monkeypatch):
     monkeypatch.setattr("ringreduce.studies.plan.record.measured_overheads", lambda _optimizer_class: {})
 
 
+@pytest.mark.slow
 def test_what_else_uses_the_core_of_a_thread_does_not_count(tmp_path, no_overheads):
     class Interrupted(torch.nn.Linear):
         def forward(self, x):
@@ -156,6 +157,7 @@ def test_blocks_of_a_model_are_units(tmp_path, no_overheads):
     assert [layer.unit for layer in read_job(tmp_path / "job.json").layers] == ["", "h.0", "h.0"]
 
 
+@pytest.mark.slow
 def test_a_recording_on_a_cpu_has_the_time_of_each_strategys_code(tmp_path):
     made = model()
     optimizer = torch.optim.Adam(made.parameters())
@@ -169,6 +171,7 @@ def test_a_recording_on_a_cpu_has_the_time_of_each_strategys_code(tmp_path):
     assert job.overhead("data_parallel").tensor_s > 0
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_cannot_be_made_again_counts_by_elements(tmp_path, no_overheads):
     class Odd(torch.optim.SGD):
         def __init__(self, parameters, needed):

@@ -66,6 +66,7 @@ def test_a_study_shows_winners_and_what_could_not_be_measured(folder, capsys):
     assert load(folder / "mine").rows.equals(rows)
 
 
+@pytest.mark.slow
 def test_two_studies_are_compared(folder, capsys):
     assert main(["study", "plan.toml", "--folder", "old"]) == 0
     study = load(folder / "old")
@@ -164,6 +165,7 @@ def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     assert (code, "worlds: the plan has 3, but the launcher has started 2 ranks" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_competes(folder, capsys):
     (folder / "mine.py").write_text(FUNCTION)
     (folder / "plan.toml").write_text(PLAN.replace('"two_level"', '"mine.py:all_to_all_at_once"'))

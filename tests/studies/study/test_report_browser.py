@@ -134,5 +134,6 @@ def test_it_fits(page, width):
     WebDriverWait(page, 20).until(lambda page: page.execute_script(fits))
 
 
+@pytest.mark.slow
 def test_it_can_be_printed(page):
     assert len(page.print_page()) > 20_000

@@ -203,6 +203,7 @@ def whole(rows):
     return (rows.groupby("launch").size() == 4).all()
 
 
+@pytest.mark.slow
 def test_a_study_that_was_killed_goes_on_with_whole_launches(tmp_path):
     process = command(tmp_path, "plan.toml")
     after_rows(tmp_path, process)
