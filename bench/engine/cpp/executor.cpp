@@ -21,7 +21,7 @@ class NullTransport : public Transport {
   std::size_t footprint() const override { return memory_.size(); }
   bool send(int, Peers, const void*, std::size_t, std::uint64_t) override { return true; }
   std::byte* reserve(int, Peers, std::size_t) override { return memory_.data(); }
-  void post(int, Peers, const std::byte*, std::size_t, std::uint64_t, bool) override {}
+  void post(int, Peers, const std::byte*, std::size_t, std::uint64_t) override {}
   int in_the_way(int, Peers) override { return -1; }
   bool reachable(const void*, std::size_t) override { return false; }
   bool lend(int, Peers, const std::byte*, std::size_t, std::uint64_t, std::byte*) override { return false; }

@@ -163,8 +163,7 @@ class Executor {
   Codec codec_;                     // of the wire format
   std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
-  bool keeps_staged_ = false;  // the lane holds all messages of a slice, so peers may answer in their place
-  bool afresh_ = false;        // copies to the output go past the cache
+  bool afresh_ = false;             // copies to the output go past the cache
   bool through_slots_ = false;
   int heard_ = 0;  // sources of the combination that have been read from broadcast slots
   int in_flight_ = 0;

@@ -28,9 +28,7 @@ bool Executor::send(Cursor& cursor, const Action& action) {
   std::byte* room = transport_.reserve(cursor.lane, peers, action.bytes);
   if (!room) return wait_for_room(cursor, peers);
   coded() ? fill_coded(cursor, action, room) : fill(cursor, action, room);
-  const bool grants =
-      keeps_staged_ && action.step->grants && !action.step->shared && action.runs().size() == 1;
-  transport_.post(cursor.lane, peers, room, action.bytes, task_.contract, grants);
+  transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
   return true;
 }
 
@@ -89,7 +87,7 @@ void Executor::carried(Cursor& cursor, const Action& action, const Onward& onwar
   if (onward.targets == 0) return;
   const Peers peers = cursor.actions[action.step->fused].receivers();
   if (onward.room) {
-    transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract, false);
+    transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract);
   } else if (!transport_.lend(cursor.lane, peers, nullptr, action.bytes, task_.contract, nullptr)) {
     return;  // no space to announce it: the send's own step will lend the result instead
   }

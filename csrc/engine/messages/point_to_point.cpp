@@ -107,7 +107,7 @@ bool PointToPoint::send_whole(const Transfer& t) {
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
   write(room, static_cast<const std::byte*>(t.data), bytes);
-  transport_.post(lane, {&t.peer, 1}, room, bytes, contract, false);
+  transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
   return true;
 }
 
@@ -169,7 +169,7 @@ bool PointToPoint::send_body(int p) {
       std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
       if (!room) return false;
       write(room, data, bytes);
-      transport_.post(lane, {&p, 1}, room, bytes, contract, false);
+      transport_.post(lane, {&p, 1}, room, bytes, contract);
     }
     request.moved += bytes;
     request.last_part = transport_.sent(lane, p);

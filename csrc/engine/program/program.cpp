@@ -27,13 +27,15 @@ void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
   }
 }
 
-int chunks_sent(const Program& program) {
+bool is_answered(const Program& program) {
   int sent = 0;
+  bool answers = false;
   for (const Step& step : program.steps) {
+    answers = answers || step.pushable;
     if (step.kind != Step::Kind::send) continue;
     for (int p = step.parts_begin; p < step.parts_end; ++p) sent += program.parts[p].chunks.count;
   }
-  return sent;
+  return answers && sent <= program.schedule.chunks;
 }
 
 class Lowering {
@@ -56,9 +58,9 @@ class Lowering {
     copy_untouched();
     mark_last();
     fuse(program_);
-    program_.sends_once = chunks_sent(program_) <= s.chunks;
     if (answers_directly) mark_grants(program_);
     mark_shared(program_);
+    program_.answered = is_answered(program_);
     return std::move(program_);
   }
 

@@ -61,7 +61,7 @@ struct Program {
   std::vector<int> fences;
   int tickets = 0;
   bool to_everyone = false;  // it has one round, in which every rank sends one message, to all others
-  bool sends_once = false;   // this rank sends at most as many chunks as there are
+  bool answered = false;     // peers combine what they are sent and send it back, each chunk once
   int heaviest_round = 0;    // the most chunks that any rank sends in one round; limits the length of slices
   bool uses_temp = false;
   bool combines_locally = false;

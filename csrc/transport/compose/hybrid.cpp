@@ -56,7 +56,7 @@ bool HybridTransport::send(int lane, Peers peers, const void* data, std::size_t 
   std::byte* room = reserve(lane, peers, bytes);
   if (!room) return false;
   if (bytes > 0) std::memcpy(room, data, bytes);
-  post(lane, peers, room, bytes, contract, false);
+  post(lane, peers, room, bytes, contract);
   return true;
 }
 
@@ -71,14 +71,14 @@ std::byte* HybridTransport::reserve(int lane, Peers peers, std::size_t bytes) {
 }
 
 void HybridTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-                           std::uint64_t contract, bool grants) {
+                           std::uint64_t contract) {
   const Split& to = split(lane, peers);
   if (!to.across.empty()) {
     std::byte* room = reserved_across_[lane];
     if (room != reserved && bytes > 0) std::memcpy(room, reserved, bytes);
-    across_->post(lane, to.across, room, bytes, contract, false);
+    across_->post(lane, to.across, room, bytes, contract);
   }
-  if (!to.inside.empty()) inside_->post(lane, to.inside, reserved, bytes, contract, grants);
+  if (!to.inside.empty()) inside_->post(lane, to.inside, reserved, bytes, contract);
 }
 
 int HybridTransport::in_the_way(int lane, Peers peers) {

@@ -26,8 +26,8 @@ class HybridTransport : public Transport {
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
-  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes, std::uint64_t contract,
-            bool grants) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+            std::uint64_t contract) override;
   void expect_to_send(int lane, std::size_t bytes) override { inside_->expect_to_send(lane, bytes); }
   int in_the_way(int lane, Peers peers) override;
   bool reachable(const void* data, std::size_t bytes) override { return inside_->reachable(data, bytes); }
@@ -49,7 +49,7 @@ class HybridTransport : public Transport {
     way_to(peer).place(lane, places_[peer], where, bytes, contract);
   }
 
-  void begin_call(int lane) override { inside_->begin_call(lane); }
+  void begin_call(int lane, bool answered) override { inside_->begin_call(lane, answered); }
   void begin_slice(int lane) override { inside_->begin_slice(lane); }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
   bool pause(Backoff& backoff, int waiting_for) override;

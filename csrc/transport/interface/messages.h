@@ -54,10 +54,8 @@ class MessagePlane {
   // Sends by copy, in two steps: reserve() returns space for one message to all of `peers`, or null if there
   // is none now; fill it, then post.
   virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
-  // `grants`: the peers may write their next value of the same chunks in its place, which is kept until the
-  // next begin_slice(), if they can reach it.
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-                    std::uint64_t contract, bool grants) = 0;
+                    std::uint64_t contract) = 0;
   // This rank waits, and its next message on a lane probably has this length.
   virtual void expect_to_send(int, std::size_t) {}
 
@@ -96,9 +94,10 @@ class MessagePlane {
   }
 
   // A collective call begins to send on a lane. Everything else in flight there belongs to calls in which
-  // this rank has done its part, so it will be read.
-  virtual void begin_call(int) {}
-  // A slice of the call begins after another: nothing will be written any more where the other granted it.
+  // this rank has done its part, so it will be read. `answered`: a peer that alone gets a staged message may
+  // write what it makes of it in its place, if it can reach it. The lane keeps such messages until the next
+  // begin_slice() or begin_call(), and must hold all of a slice.
+  virtual void begin_call(int, bool /*answered*/) {}
   virtual void begin_slice(int) {}
 };
 

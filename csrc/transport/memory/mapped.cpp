@@ -15,9 +15,10 @@ namespace {
 constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
 // The bytes at the front of an arena in which they stay.
 constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
-// Those of longer payloads, until so many bytes have gone through the arena.
+// Those of longer payloads that peers answer, or of more than 2 ranks.
+constexpr std::size_t long_part = 256 << 10;
+// Those of all other payloads, until so many bytes have gone through the arena.
 constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
-constexpr std::size_t long_part = 256 << 10;  // those of longer payloads in a group of more than 4
 constexpr std::size_t least_claimed = 4 * cache_line, longest_expected = 8 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
@@ -85,7 +86,6 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(facts_.oversubscribed ? 0 : 4000),
-      long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       names_(std::move(names)) {
   for (int lane = 0; lane < lanes; ++lane) {
@@ -124,7 +124,7 @@ bool MappedTransport::has_slots(int lane, Peers peers) {
 
 // The start of the oldest payload that a peer may still read, or the arena's head if there is none.
 std::uint64_t MappedTransport::oldest_payload(int lane) {
-  std::uint64_t oldest = std::min(arenas_[lane].head, arenas_[lane].granted);
+  std::uint64_t oldest = std::min(arenas_[lane].head, arenas_[lane].kept);
   for (int peer = 0; peer < world; ++peer) {
     Out& o = out(lane, peer);
     if (o.sent == o.known) continue;
@@ -162,7 +162,9 @@ int MappedTransport::in_the_way(int lane, Peers peers) {
 std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first) const {
   if (bytes <= shortest_payload) return shortest_part;
   if (bytes <= short_payload) return short_part;
-  return std::min({long_part_, arenas_[lane].capacity, at_first ? first_part : arenas_[lane].capacity});
+  const Arena& arena = arenas_[lane];
+  if (arena.answered || world > 2) return std::min(long_part, arena.capacity);
+  return std::min(at_first ? first_part : arena.capacity, arena.capacity);
 }
 
 std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
@@ -227,7 +229,7 @@ bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t 
     if (!room) return false;
     claim(room, bytes);
     std::memcpy(room, data, bytes);
-    post(lane, peers, room, bytes, contract, false);
+    post(lane, peers, room, bytes, contract);
     return true;
   }
   if (!has_slots(lane, peers)) return false;
@@ -237,7 +239,7 @@ bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t 
 }
 
 void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-                           std::uint64_t contract, bool grants) {
+                           std::uint64_t contract) {
   if (bytes <= inline_bytes) {
     return publish(lane, peers, SlotKind::inlined, bytes, contract, nothing,
                    [&](Slot& slot) { std::memcpy(slot.inlined, reserved, inline_bytes); });
@@ -245,8 +247,9 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
   Arena& arena = arenas_[lane];
   const std::uint64_t start = arena.head;
   arena.head += SegmentLayout::align(bytes);
-  if (grants) arena.granted = std::min(arena.granted, start);
-  publish(lane, peers, grants ? SlotKind::staged_with_grant : SlotKind::staged, bytes, contract, start,
+  const bool granted = arena.answered && peers.size() == 1;
+  if (granted) arena.kept = std::min(arena.kept, start);
+  publish(lane, peers, granted ? SlotKind::staged_with_grant : SlotKind::staged, bytes, contract, start,
           [&](Slot& slot) { slot.arena = start % arena.capacity; });
 }
 

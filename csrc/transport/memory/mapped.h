@@ -27,8 +27,8 @@ class MappedTransport : public Transport {
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
-  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes, std::uint64_t contract,
-            bool grants) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+            std::uint64_t contract) override;
   void expect_to_send(int lane, std::size_t bytes) override;
   int in_the_way(int lane, Peers peers) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
@@ -45,11 +45,13 @@ class MappedTransport : public Transport {
   int read_broadcast_slots(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
                            const void** places) override;
 
-  void begin_call(int lane) override {
-    arenas_[lane].begun = arenas_[lane].head;
+  void begin_call(int lane, bool answered) override {
+    Arena& arena = arenas_[lane];
+    arena.begun = arena.head;
+    arena.answered = answered;
     begin_slice(lane);
   }
-  void begin_slice(int lane) override { arenas_[lane].granted = nothing; }
+  void begin_slice(int lane) override { arenas_[lane].kept = nothing; }
 
   bool shares_core(int peer) const override {
     return spins_ == 0 && doorbell(peer).core.load(order::relaxed) == core_.load(order::relaxed);
@@ -107,11 +109,12 @@ class MappedTransport : public Transport {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;           // all before it has been consumed
-    std::uint64_t begun = 0;          // the head when the latest call began
-    std::uint64_t granted = nothing;  // the first payload of the slice in whose place peers may write
-    std::size_t populated = 0;        // as in In
-    std::uint64_t expected = 0;       // the head when the next message was last expected
+    std::uint64_t tail = 0;        // all before it has been consumed
+    std::uint64_t begun = 0;       // the head when the latest call began
+    bool answered = false;         // see begin_call()
+    std::uint64_t kept = nothing;  // the first payload of the slice that a peer may answer in its place
+    std::size_t populated = 0;     // as in In
+    std::uint64_t expected = 0;    // the head when the next message was last expected
     alignas(cache_line) std::byte small[cache_line];
   };
 
@@ -146,9 +149,8 @@ class MappedTransport : public Transport {
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
-  std::uint32_t spins_;    // before the first yield; none where ranks outnumber cores
-  std::size_t long_part_;  // of an arena, where long payloads stay
-  int patience_;           // factor of the time before a yielding thread sleeps, for ranks that share a core
+  std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  int patience_;         // factor of the time before a yielding thread sleeps, for ranks that share a core
   // Observations of this rank's threads while they wait, shared by all of them.
   std::atomic<std::int32_t> core_{0};
   std::atomic<Clock::time_point> resumed_{};  // the end of the last yield

@@ -27,8 +27,7 @@ class RemoteTransport : public Transport, protected Wire {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override {
     return locked(frames_.messages)->reserve(lane, peers, bytes);
   }
-  void post(int lane, Peers peers, const std::byte*, std::size_t bytes, std::uint64_t contract,
-            bool) override {
+  void post(int lane, Peers peers, const std::byte*, std::size_t bytes, std::uint64_t contract) override {
     locked(frames_.messages)->post(lane, peers, bytes, contract);
   }
   int in_the_way(int lane, Peers peers) override { return locked(frames_.messages)->in_the_way(lane, peers); }
