@@ -48,7 +48,7 @@ void Executor::start(const Task& task) {
   const bool fetches = !copies_without_fetching();
   afresh_ = fetches && writes_afresh(task_);
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
-  // In a lane that holds all messages of a slice.
+  // Only where the lane holds all messages of a slice.
   const bool answered = program.answered && !coded() && plan.geometry.whole &&
                         plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
   through_slots_ = tells(task_);

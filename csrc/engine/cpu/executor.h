@@ -82,7 +82,7 @@ class Executor {
   // Where a step writes the message of the send that it is fused with.
   struct Onward {
     int targets = 0;            // this many, in targets_ after the home
-    std::byte* room = nullptr;  // the message in the lane; null: the targets are the peers' own memory
+    std::byte* room = nullptr;  // the message in the lane; null: the targets are what the peers granted
   };
 
   template <class T>

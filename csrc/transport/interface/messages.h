@@ -94,9 +94,9 @@ class MessagePlane {
   }
 
   // A collective call begins to send on a lane. Everything else in flight there belongs to calls in which
-  // this rank has done its part, so it will be read. `answered`: a peer that alone gets a staged message may
-  // write what it makes of it in its place, if it can reach it. The lane keeps such messages until the next
-  // begin_slice() or begin_call(), and must hold all of a slice.
+  // this rank has done its part, so it will be read. `answered`: a peer that can reach the lane's memory may
+  // overwrite a staged message that only it receives with the message that it sends back. The lane keeps such
+  // messages until the next begin_slice() or begin_call(), so it must hold all of a slice.
   virtual void begin_call(int, bool /*answered*/) {}
   virtual void begin_slice(int) {}
 };

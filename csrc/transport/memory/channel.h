@@ -41,7 +41,7 @@ struct Location {  // memory of a rank that its peers can reach
   std::uint32_t array = 0;  // distinguishes arrays that have had the same descriptor
 };
 
-// `answered`: the message lies where the receiver had staged one that it granted.
+// `answered`: the message lies where the receiver had staged the one that it answers.
 enum class SlotKind : std::uint8_t {
   inlined,
   staged,
