@@ -24,22 +24,22 @@ from tests.settled import settle
 
 # They begin first, so that no worker is left with one at the end.
 LONGEST_FILES = [
-    "engine/network/test_across_hosts.py",
     "frameworks/torch/test_faults.py",
-    "frameworks/torch/test_as_gloo.py",
+    "faults/test_waits.py",
+    "faults/test_endings.py",
+    "faults/test_point_to_point.py",
+    "engine/network/test_reaching.py",
+    "engine/network/test_across_hosts.py",
     "communicator/collectives/test_values.py",
-    "engine/network/test_fabric_cards.py",
-    "frameworks/mpi/test_interposer.py",
-    "studies/study/test_command.py",
-    "start/running/test_commands.py",
     "training/elastic/test_training.py",
-    "training/elastic/test_restarts.py",
-    "training/elastic/test_partition.py",
-    "frameworks/torch/test_torch_suite.py",
+    "start/running/test_commands.py",
+    "studies/cli/test_bench.py",
+    "frameworks/mpi/test_interposer.py",
+    "gpu/test_ranks.py",
+    "communicator/collectives/test_point_to_point.py",
+    "faults/test_meeting.py",
     "frameworks/torch/test_endings.py",
-    "start/test_mpirun.py",
-    "frameworks/mpi/test_transport.py",
-    "frameworks/torch/test_examples.py",
+    "frameworks/torch/test_torch_suite.py",
 ]
 
 os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must not change what they find

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import needs_libfabric
+from tests.conftest import needs_libfabric, slowly
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,6 +16,13 @@ OVER_BOTH = (
     "test_shrink",
     "test_waits",
 )
+
+
+def over_one_of_both(metafunc):
+    """Runs every other test of a module over sockets, and the rest over shared memory; the slow ones over all."""
+    tests = [name for name in vars(metafunc.module) if name.startswith("test_")]
+    quick, other = ("shm", "tcp")[:: 1 - 2 * (tests.index(metafunc.function.__name__) % 2)]
+    metafunc.parametrize("transport", [quick, *slowly(other), OVER_OFI], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -92,8 +92,9 @@ def statuses_of(call: str, ending: str, runs: int) -> tuple[list[int], str]:
 
 
 CALLS = [
-    *("calls of both", "init"),
+    "calls of both",
     *slowly(
+        "init",
         "all_reduce",
         "calls of both, not contiguous",
         "small all_reduce",
@@ -104,8 +105,11 @@ CALLS = [
         "recv",
         "send",
         "split",
+        "all_gather_object",
+        "shrink",
+        "guest",
+        "refused calls",
     ),
-    *slowly("all_gather_object", "shrink", "guest", "refused calls"),
 ]
 
 
@@ -116,6 +120,7 @@ def test_the_interpreter_ends_while_a_daemon_thread_is_in(call):
     assert "terminate" not in said and "FATAL" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "status"), [*slow_rows(("exit", 3)), ("exception", 1)])
 def test_the_status_is_the_programs_own(ending, status):
     found, said = statuses_of("all_reduce", ending, RUNS)

@@ -97,7 +97,7 @@ def _collect_in_child(comm, board, are_stacks_freed):
     return float(holder[0].all_reduce(np.ones(5, "float32"))[0])
 
 
-@pytest.mark.parametrize("are_stacks_freed", [False, True])
+@pytest.mark.parametrize("are_stacks_freed", [*slowly(False, True)])
 def test_child_may_drop_the_communicator(are_stacks_freed):
     assert run(_collect_in_child, 2, are_stacks_freed) == [2.0, 2.0]
 

@@ -24,6 +24,7 @@ import ringreduce
 from ringreduce.start.rendezvous import frames, gathering, reception
 from ringreduce.start.rendezvous.named_places import place_named
 from ringreduce.start.rendezvous.network_places import NetworkPlace
+from tests.conftest import slowly
 from tests.processes import free_port
 
 
@@ -359,7 +360,7 @@ def test_a_rank_that_was_started_again_takes_only_an_empty_place():
     ranks.assert_met(but=2)
 
 
-@pytest.mark.parametrize("none_left", [False, True])
+@pytest.mark.parametrize("none_left", [False, *slowly(True)])
 def test_ranks_that_were_all_started_again(none_left):
     """Without the word of their launcher, they may all be newcomers to a group that is running."""
     place, deadline = place_named(secrets.token_hex(8)), time.monotonic() + 2

@@ -157,7 +157,7 @@ def limit(tmp_path_factory) -> Path:
     return library
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *slowly(*SLOW)])
+@pytest.mark.parametrize("name", [*(name for name in PROGRAMS if name != "torch"), *slowly("torch", *SLOW)])
 def test_without_threads(name, limit):
     program = HEAD + (PROGRAMS | SLOW)[name] + "\nprint('ended')"
     done = python("-W", "ignore", "-c", program, f"no-threads/{os.getpid()}", LD_PRELOAD=str(limit))

@@ -163,6 +163,7 @@ def test_a_rank_that_does_not_call_it_is_named():
     assert [outcome.value for outcome in found] == [1, None, 1]
 
 
+@pytest.mark.slow
 def test_two_ranks_close_amid_calls():
     """What they still send after they have said that they send nothing more must not keep the others waiting."""
     rounds, closing = 30, (0, 3)

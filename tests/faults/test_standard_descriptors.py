@@ -104,7 +104,7 @@ def code_of(numbers):
     return "".join(map(str, numbers))
 
 
-@pytest.mark.parametrize("numbers", CLOSED, ids=code_of)
+@pytest.mark.parametrize("numbers", [(0, 1, 2), *slowly(*CLOSED[:-1])], ids=code_of)
 def test_ranks(numbers, tmp_path):
     name = secrets.token_hex(8)
     words = [sys.executable, "-c", BEGINNING + RANK, code_of(numbers), tmp_path / "said", name]
@@ -125,7 +125,7 @@ def test_ranks_that_a_function_starts(numbers, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [[], ["--prefix"]], ids=["", "prefix"])
-@pytest.mark.parametrize("numbers", [(1,), (2,), (0, 1, 2), *slowly((0,), (1, 2))], ids=code_of)
+@pytest.mark.parametrize("numbers", [(0, 1, 2), *slowly((0,), (1,), (2,), (1, 2))], ids=code_of)
 def test_ranks_that_a_command_starts(numbers, prefix, tmp_path):
     """With --prefix their output and error are pipes of the command."""
     program = tmp_path / "program.py"

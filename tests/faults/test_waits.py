@@ -12,7 +12,7 @@ import pytest
 from ranks import Ranks, failure_of, run
 
 import ringreduce
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 from tests.processes import metronome, within
 
 
@@ -34,7 +34,7 @@ def _sleep_through(comm, board, limit, per_call, background):
 @pytest.mark.parametrize(
     # In the first one's, the ranks must also have met.
     ("timeout", "per_call", "background"),
-    [(1.5, None, False), (60, 0.4, False), (60, 0.4, True)],
+    [(1.5, None, False), *slow_rows((60, 0.4, False), (60, 0.4, True))],
 )
 @pytest.mark.parametrize("count", [*slowly(2), 4])
 def test_a_rank_that_never_arrives(timeout, per_call, background, count):

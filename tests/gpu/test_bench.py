@@ -63,6 +63,7 @@ def test_all_reduce(run, tmp_path):
     assert [one for one in lines if "ringreduce" in one] == [f"2 ranks, {one}" for one in ours]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
 def test_figures_are_kept_where_processes_do_not_answer():
     """Processes come last, and have a time limit of their own."""
@@ -78,6 +79,7 @@ def test_all_reduce_over_several_gpus_and_nccl():
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [("--processes",), *slowly(())])
 def test_copy_engine(run, how, tmp_path):
     figures = tmp_path / "figures.jsonl"

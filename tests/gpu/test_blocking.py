@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .programs import ran
 from .ranks import BUILT
 
@@ -21,6 +23,7 @@ blocking.main()
 """
 
 
+@pytest.mark.slow
 def test_a_probe_that_hangs_or_dies_is_named():
     done = ran("-c", PROGRAM, "--emulated")
     lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.conftest import slow_rows
 
 from .emulated_nccl import EMULATED_NCCL
 from .gpu_arrays import GpuArray, library
@@ -85,7 +86,9 @@ def all_at_once(groups):
     together(calls, range(len(GPUS)))
 
 
-@pytest.mark.parametrize(("number", "how"), [(18, {"device": GPUS}), (29, {}), (64, {"max_blocks": 1})])
+@pytest.mark.parametrize(
+    ("number", "how"), [(18, {"device": GPUS}), *slow_rows((29, {}), (64, {"max_blocks": 1}))]
+)
 def test_many_groups(number, how):
     """With messages, which take blocks as long as half of the GPU's are free, and without."""
     groups = made(number, **how)

@@ -394,6 +394,7 @@ def _uneven_ahead(comm, ranks_0_has_launched):
         assert (out.get(comm) == wanted).all()
 
 
+@pytest.mark.slow
 def test_calls_with_new_counts_do_not_wait_for_peers():
     on_gpu(_uneven_ahead, 2, threading.Event())
 
@@ -414,6 +415,7 @@ def _uneven_traffic(comm):
     assert comm.device_memory_held == held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, *slowly(4)])
 def test_ever_new_counts(world):
     on_gpu(_uneven_traffic, world)
@@ -676,7 +678,7 @@ def test_a_mismatch_ends_the_group(count, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
-@pytest.mark.parametrize("count", [100, 50_000])
+@pytest.mark.parametrize("count", [100, *slowly(50_000)])
 def test_a_rank_that_never_comes(algorithm, count):
     ended = threading.Semaphore(0)  # once for each of the two kernels that wait for rank 1
 

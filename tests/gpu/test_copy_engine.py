@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ringreduce
+from tests.conftest import slowly
 
 from . import programs_of_copies as programs
 from .gpu_arrays import library, on_gpu
@@ -28,7 +29,7 @@ def test_threads(what, world):
     run_in_threads(what, world)
 
 
-@pytest.mark.parametrize("world", [1, 4, 8])
+@pytest.mark.parametrize("world", [4, *slowly(1, 8)])
 def test_other_numbers_of_threads(world):
     run_in_threads("collectives", world)
     run_in_threads("broadcasts", world)

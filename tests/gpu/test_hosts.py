@@ -52,21 +52,25 @@ def test_every_collective(hosts):
     answers(hosts, "collectives")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["tcp", *slowly("shm+tcp")])
 def test_the_transport_does_not_matter(transport):
     answers("aabb", "collectives", transport=transport)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", ["aab", *slowly("aabb")])
 def test_slices(hosts):
     """What the host's memory does not hold at once."""
     answers(hosts, "large")
 
 
+@pytest.mark.slow
 def test_calls_return_before_their_values_have_come():
     answers("aab", "streams")
 
 
+@pytest.mark.slow
 def test_reproducible_groups_have_the_cpus_bits():
     answers("aabb", "reproducible")
 
@@ -79,6 +83,7 @@ def test_a_rank_of_another_host_dies():
     answers("aab", "killed", 2)
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come():
     answers("aab", "late")
 
@@ -87,6 +92,7 @@ def test_graphs_are_refused():
     answers("ab", "captured")
 
 
+@pytest.mark.slow
 def test_a_rank_leaves_in_the_middle():
     answers("aabb", "leaves")
 
@@ -95,6 +101,7 @@ def test_messages_go_through_cpu_memory():
     answers("ab", "messages")
 
 
+@pytest.mark.slow
 def test_which_transport_is_wanted():
     """NCCL, if it is asked for by name, is not replaced."""
     said = answers("ab", "refused", RINGREDUCE_GPU_TRANSPORT="nccl")
@@ -102,6 +109,7 @@ def test_which_transport_is_wanted():
     answers("ab", "collectives", RINGREDUCE_GPU_TRANSPORT="cuda")
 
 
+@pytest.mark.slow
 @needs_libfabric
 def test_fabrics_carry_no_gpu_memory():
     answers("aab", "refused_by_fabrics", transport="shm+ofi")

@@ -186,6 +186,7 @@ def test_a_program_on_several_hosts(program, world, each, hosts):
     assert said.endswith("all right\n")
 
 
+@pytest.mark.slow
 @emulated_only
 def test_what_several_hosts_do_not_serve():
     answers("ab", "stand_in")

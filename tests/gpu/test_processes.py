@@ -30,6 +30,7 @@ def test_messages():
     _run("messages", MOST_PROCESSES, RINGREDUCE_EMULATED_BLOCKS="64")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_CARD, reason="it is not about the GPU, and takes the memory of 33 contexts")
 def test_more_ranks_than_kernels_serve():
     """Where NCCL is not installed."""

@@ -8,6 +8,7 @@ from .ranks import EMULATED_ONLY
 pytestmark = EMULATED_ONLY
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_served():
     """After a change: python -m tests.gpu.served --write."""
     assert served.in_page(served.PAGE.read_text()) == served.table()

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from ringreduce.build.nccl_library import STAND_IN
+from tests.conftest import slowly
 
 from .probe import ROOT
 from .ranks import EMULATED_LIBRARY
@@ -199,6 +200,7 @@ def test_a_wrong_result_is_looked_at_under_memcheck_at_once(tmp_path, kit):
     assert visit.results()["wrong"]["why"] == "exit status 1: rank 1 has a wrong result"
 
 
+@pytest.mark.slow
 def test_a_process_whose_kernel_has_crashed_runs_no_further_test(tmp_path, kit, monkeypatch):
     monkeypatch.setenv("KERNEL", "fails")
     text = TESTS.replace("(1, 4)", "()").replace("n == 5", "n == 50")
@@ -220,7 +222,7 @@ def test_what_cannot_be_built_stops_only_what_needs_it(tmp_path, kit):
     assert "there is no such compiler" in (visit.folder / "build.txt").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *slowly(signal.SIGTERM)])
 def test_results_are_on_disk_as_soon_as_they_are_known(tmp_path, kit, number):
     figure = (
         "import os; from record import append, results; append(results(), figure='x', us=5, pid=os.getpid())"

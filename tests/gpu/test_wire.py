@@ -9,6 +9,7 @@ import pytest
 import ringreduce
 from tests.communicator.collectives import test_custom as custom
 from tests.communicator.collectives.test_wire import assert_near
+from tests.conftest import slowly
 
 from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
 from .ranks import EMULATED_ONLY
@@ -115,7 +116,7 @@ def test_every_algorithm(runner, collective, wire, dtype):
 
 
 @both
-@pytest.mark.parametrize("world", [1, 2, 4, 5])
+@pytest.mark.parametrize("world", [1, 2, *slowly(4, 5)])
 def test_every_world(runner, world):
     def work(comm):
         for collective in COLLECTIVES:

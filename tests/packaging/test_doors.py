@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce import doors
+from tests.conftest import slowly
 from tests.processes import python
 
 
@@ -24,7 +25,9 @@ def test_every_short_name_leads_to_a_room_of_its_wing():
     assert doors._behind_door("horovod.torch") is None
 
 
-@pytest.mark.parametrize("first", ["ringreduce.simulate.network", "ringreduce.studies.simulate.network"])
+@pytest.mark.parametrize(
+    "first", ["ringreduce.simulate.network", *slowly("ringreduce.studies.simulate.network")]
+)
 def test_both_names_are_one_module(first):
     second = first.replace(".studies", "") if ".studies" in first else first.replace(".sim", ".studies.sim")
     code = f"""

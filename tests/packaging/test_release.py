@@ -193,6 +193,7 @@ def wheel(tmp_path):
     return zipped(tmp_path / "ringreduce-1.2.3-cp312-abi3-manylinux_2_31_x86_64.whl", WHEEL)
 
 
+@pytest.mark.slow
 def test_bill_of_materials_is_cyclonedx(wheel, sbom):
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
@@ -211,6 +212,7 @@ def test_bill_of_materials_is_cyclonedx(wheel, sbom):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bill_of_materials_of_a_wheel_for_cpus_alone(tmp_path, sbom):
     few = {name: text for name, text in WHEEL.items() if not re.search("cuda|torch|libs", name)}
     listed = json.loads(sbom.of(zipped(tmp_path / "few.whl", few), 1_777_000_000))

@@ -160,6 +160,7 @@ print(x.tolist())
 """
 
 
+@pytest.mark.slow
 @by_make
 @pytest.mark.skipif(not THERE_IS_TORCH, reason="there is no torch")
 def test_torch_backend_of_an_installation(installed):

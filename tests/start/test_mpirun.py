@@ -10,7 +10,7 @@ import pytest
 
 from bench.network.clusters import Mpirun
 from bench.network.hosts import Hosts
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 
 why_not = Hosts.permitted()
 pytestmark = pytest.mark.skipif(why_not is not None, reason=str(why_not))
@@ -84,7 +84,7 @@ def said(done, count):
     ("ranks", "placed"),
     [
         ({"host1": 1, "host2": 3}, [[0], [1, 2, 3]]),
-        ({"host0": 2, "host1": 1, "host2": 3}, [[0, 1], [2], [3, 4, 5]]),
+        *slow_rows(({"host0": 2, "host1": 1, "host2": 3}, [[0, 1], [2], [3, 4, 5]])),
     ],
 )
 def test_ranks_meet(mpirun, ranks, placed):
@@ -108,7 +108,7 @@ def test_torch_distributed(mpirun):
     ]
 
 
-@pytest.mark.parametrize("order", ["meet(); meet_by_mpi()", "meet_by_mpi(); meet(); meet_by_mpi()"])
+@pytest.mark.parametrize("order", ["meet(); meet_by_mpi()", *slowly("meet_by_mpi(); meet(); meet_by_mpi()")])
 def test_mpi_in_the_same_process(mpirun, order):
     """MPI_Init and MPI_Finalize find what they need, before and afterwards."""
     by_mpi = "def meet_by_mpi():\n    from mpi4py import MPI\n    say('mpi', MPI.COMM_WORLD.allgather('x'))\n"

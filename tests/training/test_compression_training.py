@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringreduce
 from ringreduce import DataParallel, compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
+from tests.conftest import slowly
 from tests.frameworks.torch.groups import on_process_group
 from tests.training.buckets import FakeBucket
 from tests.training.models import on_ranks
@@ -118,7 +119,7 @@ def check_near_each_other(results):
 
 
 @pytest.mark.parametrize("group_given", [True, False])
-@pytest.mark.parametrize("backend", ["ringreduce", "gloo"])
+@pytest.mark.parametrize("backend", ["ringreduce", *slowly("gloo")])
 def test_under_torchs_ddp(backend, group_given):
     check_near_each_other(on_process_group(2, under_ddp, group_given, backend=backend))
 
@@ -199,7 +200,7 @@ def float32_loss():
     return sum(on_ranks(2, final_loss, None)) / 2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["sign", "powersgd", *slowly("fp16", "int8", "top-k")])
 def test_models_learn_as_well_as_without_compression(method, float32_loss):
     """After the same steps, from the same start, on the same data; no model can have less than 0.09 in the long run."""
     assert float32_loss < 0.11

@@ -81,7 +81,7 @@ def equal(ours, theirs):
     )
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("set_to_none", [True, *slowly(False)])
 @pytest.mark.parametrize("limit", [SMALL, scratch.BUCKET_BYTES], ids=["many buckets", "one bucket"])
 @pytest.mark.parametrize("world", [*slowly(1, 2), 4])
 def test_gradients_and_weights_are_those_of_one_process_and_of_data_parallel(

@@ -66,11 +66,9 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("ranks", "more"), [
-    (2, {}),
     (4, {}),
-    (2, {"accumulation": 2}),
-    (2, {"sharded_optimizer": 1}),
     (2, {"sharded_optimizer": 2, "accumulation": 2}),
+    *slow_rows((2, {}), (2, {"accumulation": 2}), (2, {"sharded_optimizer": 1})),
 ])  # fmt: skip
 def test_loss_curve_is_that_of_one_rank(ranks, more, alone):
     found = on_ranks(ranks, replace(GPT, **more))
@@ -90,6 +88,7 @@ def test_digits_with_batch_norm_over_all_ranks_are_those_of_one_rank():
     assert apart["loss"] != pytest.approx(one["loss"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_logical_shards_fix_the_bits():
     config = replace(GPT, logical_shards=4, reproducible=True, dropout=0.1, steps=5)
     one, two, four = (on_ranks(ranks, config)[0] for ranks in (1, 2, 4))
@@ -122,12 +121,18 @@ def test_what_does_not_go_with_the_number_of_ranks_is_named(ranks, more, named):
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ranks", "more"), [
-    (3, {"batch": 9}),
-    *slow_rows((2, {}), (2, {"logical_shards": 4})),
-    (2, {"sharded_optimizer": 2}),
-    (2, {"task": "digits", "optimizer": "sgd", "batch": 512}),  # of 1437: two batches are an epoch
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "more"),
+    [
+        (3, {"batch": 9}),
+        *slow_rows(
+            (2, {}),
+            (2, {"logical_shards": 4}),
+            (2, {"sharded_optimizer": 2}),
+            (2, {"task": "digits", "optimizer": "sgd", "batch": 512}),  # of 1437: two batches are an epoch
+        ),
+    ],
+)
 def test_going_on_gives_the_same_bits(ranks, more):
     config = replace(GPT, dropout=0.1, steps=6, **more)
     whole = on_ranks(ranks, config)[0]
@@ -155,6 +160,7 @@ def test_going_on_takes_the_threads_of_the_checkpoint(saved, more, expected, mon
     assert [count for count in taken if count != 1] == expected
 
 
+@pytest.mark.slow
 def test_going_on_with_another_number_of_ranks(alone):
     config = replace(GPT, sharded_optimizer=1)
     saved = on_ranks(2, config, until=4)[0]

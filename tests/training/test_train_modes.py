@@ -21,7 +21,7 @@ from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError, replace
 from ringreduce.train.trainer import Trainer
 from ringreduce.train.training_log import make_row
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 from tests.training.test_train import DIGITS, GPT, _bytes_of, on_ranks, same_bits
 
 LOW = {
@@ -59,7 +59,7 @@ def test_digits_have_batch_norm_of_their_own_ranks():
     assert found["loss"][-1] < 0.95 * found["loss"][0]
 
 
-@pytest.mark.parametrize("mode", ["diloco", "streaming", *slowly("local_sgd", "post_local")])
+@pytest.mark.parametrize("mode", ["diloco", *slowly("local_sgd", "post_local"), *slowly("streaming")])
 @pytest.mark.parametrize("stop", [*slowly(4), 6])
 def test_going_on_gives_the_same_bits(mode, stop):
     config = replace(GPT, dropout=0.1, **LOW[mode])
@@ -70,6 +70,7 @@ def test_going_on_gives_the_same_bits(mode, stop):
     assert same_bits(again["state"], whole["state"])
 
 
+@pytest.mark.slow
 def test_going_on_with_more_ranks_or_without_low_communication():
     config = replace(GPT, **LOW["diloco"])
     saved = on_ranks(2, config, until=4)[0]["state"]
@@ -79,7 +80,7 @@ def test_going_on_with_more_ranks_or_without_low_communication():
         assert again["loss"][-1] < again["loss"][0]
 
 
-@pytest.mark.parametrize("mode", ["diloco", "streaming"])
+@pytest.mark.parametrize("mode", ["diloco", *slowly("streaming")])
 def test_low_communication_may_begin_with_a_synchronous_run(mode):
     saved = on_ranks(2, GPT, until=4)[0]
     again = on_ranks(2, replace(GPT, **LOW[mode]), saved["state"], until=4)[0]
@@ -131,7 +132,9 @@ def unequal(comm: Any, config: Config, shares: list[int], steps: int) -> dict[st
     return {"loss": [row["loss"] for row in rows], "norm": [row["gradient_norm"] for row in rows]}
 
 
-@pytest.mark.parametrize(("more", "shares"), [({}, [5, 3]), ({"accumulation": 2}, [2, 6]), ({}, [1, 2, 5])])
+@pytest.mark.parametrize(
+    ("more", "shares"), [({}, [5, 3]), *slow_rows(({"accumulation": 2}, [2, 6]), ({}, [1, 2, 5]))]
+)
 def test_shares_do_not_change_the_training(more, shares):
     config = replace(GPT, balance=True, **more)
     alone = on_ranks(1, GPT)[0]
@@ -165,7 +168,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("optimizer", LARGE)
+@pytest.mark.parametrize("optimizer", ["lars", *slowly("lamb")])
 def test_optimizers_for_large_batches_train_alike_on_any_number_of_ranks(optimizer):
     pytest.importorskip("pytorch_optimizer")
     config = replace(GPT, **LARGE[optimizer])

@@ -246,6 +246,7 @@ store.get("over0"), store.get("over1")
 """
 
 
+@pytest.mark.slow
 def test_a_tcp_store():
     pytest.importorskip("torch")
     port = str(29_000 + os.getpid() % 2000)

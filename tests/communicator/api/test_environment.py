@@ -129,6 +129,7 @@ def test_what_the_place_of_torchs_store_cannot_be(name, some):
     assert_named(name, OF_A_STORE[name][:some], 0, JOB | place)
 
 
+@pytest.mark.slow
 def test_the_others_are_told():
     """A variable that is wrong on one rank only ends the wait of all."""
     name = f"told-{os.getpid()}"

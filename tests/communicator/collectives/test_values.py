@@ -48,7 +48,7 @@ def test_larger_worlds(world):
     on_threads(world, check_all, COLLECTIVES, [1, 50])
 
 
-@pytest.mark.parametrize("world", [2, 5, *slowly(3, 8)])
+@pytest.mark.parametrize("world", [2, *slowly(3, 8), *slowly(5)])
 def test_processes_with_ordinary_arrays(world):
     on_processes(world, check_all, COLLECTIVES, [0, 3, 10_007, *([SEVERAL_SLICES] if world <= 3 else [])])
 
@@ -109,7 +109,7 @@ def test_all_ranks_get_the_same_bits(world):
     on_threads(world, check_bits, 5001)
 
 
-@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("world", [3, *slowly(4)])
 def test_all_ranks_get_the_same_bits_of_several_slices(world):
     on_threads(world, check_bits, SEVERAL_SLICES)
     on_processes(world, check_bits, SEVERAL_SLICES)

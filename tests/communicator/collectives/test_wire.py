@@ -20,7 +20,7 @@ from tests.communicator.collectives.test_custom import (
     run_across_the_end,
     saved_from_a_message,
 )
-from tests.conftest import on_group, on_processes, on_threads, slowly
+from tests.conftest import on_group, on_processes, on_threads, slow_rows, slowly
 
 WIRES = ["bf16", "fp16", "int8", "fp8"]
 STEP = {"bf16": 2**-8, "fp16": 2**-11, "int8": 1 / 253, "fp8": 2**-4}
@@ -107,7 +107,7 @@ def test_processes(world, wire):
     check_every_algorithm(on_processes, world, wire, [7, 5003])
 
 
-@pytest.mark.parametrize(("world", "wire"), [(2, "fp8"), (3, "int8"), (5, "bf16")])
+@pytest.mark.parametrize(("world", "wire"), [(2, "fp8"), *slow_rows((3, "int8"), (5, "bf16"))])
 def test_several_slices(world, wire):
     check_every_algorithm(on_threads, world, wire, [SEVERAL_SLICES])
 
@@ -417,6 +417,7 @@ def test_ranks_that_disagree_are_told(wires):
             assert wire is None or f"wire {wire}" in text, text
 
 
+@pytest.mark.slow
 def test_worlds_too_large_for_the_room_are_refused():
     """A block to each of the others is more than a round may take; an algorithm of fewer messages goes."""
 

@@ -24,7 +24,7 @@ from tests.communicator.collectives.test_wire import (
     normal,
     rounded,
 )
-from tests.conftest import on_group, on_processes, on_threads, over_tcp, slowly
+from tests.conftest import on_group, on_processes, on_threads, over_tcp, slow_rows, slowly
 
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 HALF_STEP = {"float16": 2**-11, "bfloat16": 2**-8}
@@ -111,7 +111,9 @@ def test_processes(run, world, wire, dtype):
     check_all(world, wire, dtype, list(zip(*results, strict=True)))
 
 
-@pytest.mark.parametrize(("world", "wire", "dtype"), [(3, "int8", "bfloat16"), (2, "fp8", "float16")])
+@pytest.mark.parametrize(
+    ("world", "wire", "dtype"), [(2, "fp8", "float16"), *slow_rows((3, "int8", "bfloat16"))]
+)
 def test_several_slices(world, wire, dtype):
     results = on_threads(world, every_algorithm, wire, dtype, [SEVERAL_SLICES])
     check_all(world, wire, dtype, list(zip(*results, strict=True)))
@@ -157,6 +159,7 @@ def buffers(collective: str, rank: int, world: int, count: int, source: Any, in_
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     which=st.sampled_from([(c, a) for c in COLLECTIVES for a in algorithms(c)[1:]]),

@@ -21,7 +21,7 @@ from ...conftest import on_processes, slowly
 from ...start.running.sandbox import refuse
 from .blocks import K, M, is_shared, moved, use
 
-SIZES = [256 * K, *slowly(M + 4096, 2 * M), 9 * M + 8]
+SIZES = [256 * K, *slowly(M + 4096, 2 * M, 9 * M + 8)]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import ringreduce
+from tests.conftest import slowly
 
 from ...conftest import on_processes
 from .blocks import K, M, is_shared, moved, use
 
 
-@pytest.mark.parametrize("size", [256 * K, 300 * K, M + 12, 2 * M, 5 * M + 4, 33 * M])
+@pytest.mark.parametrize("size", [256 * K, M + 12, 5 * M + 4, *slowly(300 * K, 2 * M, 33 * M)])
 def test_an_array_moves_with_its_second_use(size):
     def rank_main(comm):
         array = np.arange(size // 4, dtype=np.int32)

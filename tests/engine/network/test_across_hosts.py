@@ -73,7 +73,7 @@ class Ranks:
         return found
 
 
-@pytest.mark.parametrize("number", [2, 3, *slowly(4, 5)])
+@pytest.mark.parametrize("number", [3, *slowly(4, 5), *slowly(2)])
 def test_collectives(number):
     with Hosts(number) as hosts:
         assert Ranks(hosts, "collectives").answers() == ["tcp"] * number
@@ -89,6 +89,7 @@ def test_the_log_names_interfaces_and_links():
     assert "links between hosts: up to " in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [(2, 2), *slowly((3, 2), (2, 3))])
 def test_several_ranks_on_each_host(grid):
     number, per_host = grid
@@ -102,6 +103,7 @@ def test_more_ranks_on_one_host_than_on_the_other():
         assert Ranks(hosts, "collectives", per_host=[1, 5]).answers() == ["shm+tcp"] * 6
 
 
+@pytest.mark.slow
 @needs_libfabric
 @pytest.mark.parametrize(
     ("domains", "reads"), [("eth0,eth1", "1"), *slow_rows(("eth0", "0"), ("eth0,eth1", "0"))]
@@ -140,6 +142,7 @@ def test_last_words_over_a_slow_link():
         assert ranks.answers() == [float(1 << 20)] * 2
 
 
+@pytest.mark.slow
 def test_streams_to_a_place_far_away_share_messages():
     """Pieces of long messages overtake each other where packets are lost."""
     if reason := Hosts.permitted(delay_ms=15):
@@ -156,6 +159,7 @@ print(comm.transport, ringreduce.all_gather(numpy.array([comm.rank])).tolist())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, *slowly(3)])
 def test_torchruns_variables_set_by_hand(number):
     """They do not say how many ranks are here, and no agent of torchrun's keeps the store."""
@@ -185,6 +189,7 @@ def test_an_interface_is_chosen():
             assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo, not 'eth7'" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_host", [1, *slowly(2)])
 def test_a_ring_goes_through_one_site_after_the_other(per_host):
     with Hosts(4, sites=[0, 1, 0, 1], trunk="200mbit") as hosts:
@@ -196,6 +201,7 @@ def test_a_ring_goes_through_one_site_after_the_other(per_host):
     assert sum(visited[i] != visited[i - 1] for i in range(len(visited))) == 2, order
 
 
+@pytest.mark.slow
 def test_where_latency_is_high_few_rounds_are_chosen():
     with Hosts(3, delay_ms=5) as hosts:
         answers = Ranks(hosts, "links").answers()
@@ -210,7 +216,7 @@ def test_links_are_not_measured_if_a_rank_does_not_want_it():
         assert ranks.answers() == [True, True]
 
 
-@pytest.mark.parametrize("scenario", ["until_failure", *slowly("handing_out"), "waiting"])
+@pytest.mark.parametrize("scenario", ["until_failure", *slowly("handing_out", "waiting")])
 def test_a_host_is_cut_off(scenario):
     with Hosts(4) as hosts:
         ranks = Ranks(hosts, scenario)
@@ -239,6 +245,7 @@ def test_a_rank_is_killed():
         assert answer[2] - at < within(), answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [1, *slowly(2)])
 def test_a_rank_among_others_of_its_host_is_killed(victim):
     with Hosts(2) as hosts:
@@ -266,6 +273,7 @@ def test_survivors_go_on(per_host):
     assert [answer for answer in answers if answer] == [[2, 3, 4.0]] * 3
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_waited_for():
     with Hosts(3) as hosts:
         assert Ranks(hosts, "slow").answers() == [9.0] * 3

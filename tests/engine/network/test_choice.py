@@ -14,7 +14,7 @@ import pytest
 
 import ringreduce
 from ringreduce import _engine
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 
 ROOT = Path(__file__).resolve().parents[3]
 RANK = Path(__file__).with_name("rank.py")
@@ -44,10 +44,8 @@ def test_ranks_that_mpi_has_not_brought_together(name, monkeypatch):
     ("hosts", "wanted", "becomes"),
     [
         ("001", "shm+tcp", "shm+tcp"),
-        ("001", "auto", "shm+tcp"),
-        ("001", "tcp", "tcp"),
         ("00", "shm+tcp", "shm"),
-        ("01", "shm+tcp", "tcp"),
+        *slow_rows(("001", "auto", "shm+tcp"), ("001", "tcp", "tcp"), ("01", "shm+tcp", "tcp")),
     ],
 )
 def test_what_a_name_becomes(hosts, wanted, becomes):
@@ -59,8 +57,7 @@ def test_what_a_name_becomes(hosts, wanted, becomes):
     ("labels", "hosts", "left"),
     [
         ("0110", [[0, 3], [1, 2]], [[0, 1], [2]]),
-        ("00120", [[0, 1, 4], [2], [3]], [[0, 3], [1], [2]]),
-        ("000", [[0, 1, 2]], [[0, 1]]),
+        *slow_rows(("00120", [[0, 1, 4], [2], [3]], [[0, 3], [1], [2]]), ("000", [[0, 1, 2]], [[0, 1]])),
     ],
 )
 def test_where_ranks_are(labels, hosts, left, wanted):

@@ -11,6 +11,7 @@ import pytest
 from by_hand import FRAMES, PULSE, Ranks, hello
 
 import ringreduce
+from tests.conftest import slowly
 
 BEATS = b"\0" * 100_000  # more than a stream reads ahead
 
@@ -44,7 +45,7 @@ def test_a_pulse_never_fills_up():
         assert ranks.wait() == [2.0, 2.0]
 
 
-@pytest.mark.parametrize("proves", [True, False])
+@pytest.mark.parametrize("proves", [False, *slowly(True)])
 def test_beats_before_a_proof(proves):
     """As many as a rank sends while it waits long for an answer are right; a stranger's that never end, are not."""
     with Ranks(summed, 2, 3.0) as ranks:

@@ -165,12 +165,12 @@ def release():
     ("provider", "domain", "driver", "kind"),
     [
         ("verbs;ofi_rxm", "mlx5_0", "mlx5_core", "infiniband"),
-        ("efa", "rdmap0s31-rdm", "efa", "infiniband"),
-        ("cxi", "cxi0", "cxi_core", "cxi"),
-        ("psm2", "autoselect_one", "hfi1", "infiniband"),
         *slow_rows(
             ("opx", "hfi1_0", "hfi1", "infiniband"),
             ("psm3", "mlx5_0", "mlx5_core", "infiniband"),
+            ("efa", "rdmap0s31-rdm", "efa", "infiniband"),
+            ("cxi", "cxi0", "cxi_core", "cxi"),
+            ("psm2", "autoselect_one", "hfi1", "infiniband"),
         ),
     ],
 )
@@ -194,14 +194,14 @@ def test_a_provider_that_reaches_a_card(provider, domain, driver, kind, new_host
     ("provider", "domain", "driver"),
     [
         ("psm3", "eth0", "mlx5_core"),  # through the kernel
-        ("opx", "hfi1_0", "mlx5_core"),
-        ("verbs;ofi_rxm", "hfi1_0", "hfi1"),
-        ("udp;ofi_rxd", "eth0", "mlx5_core"),
         *slow_rows(
             ("psm2", "autoselect_one", "mlx5_core"),
             ("efa", "mlx5_0", "mlx5_core"),
             ("shm", "shm", "mlx5_core"),
             ("sockets", "eth0", "mlx5_core"),
+            ("opx", "hfi1_0", "mlx5_core"),
+            ("verbs;ofi_rxm", "hfi1_0", "hfi1"),
+            ("udp;ofi_rxd", "eth0", "mlx5_core"),
         ),
     ],
 )
@@ -235,6 +235,7 @@ def test_the_log_is_what_the_documentation_shows(new_host, shim):
         assert line in map(_log_line, log.splitlines())
 
 
+@pytest.mark.slow
 @needs_shim
 def test_hosts_of_several_ranks(new_host, shim):
     tree = new_host().card("mlx5_0")
@@ -254,6 +255,7 @@ def _share(shim, trees, **more):
     return [_cards_of(out) for out in said(*ranks, program=PROGRAM)]
 
 
+@pytest.mark.slow
 @needs_shim
 def test_ranks_of_a_host_share_its_cards(new_host, shim):
     tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2", state="1: DOWN")
@@ -261,6 +263,7 @@ def test_ranks_of_a_host_share_its_cards(new_host, shim):
     assert found == [["mlx5_0"], ["mlx5_1"], ["mlx5_0"], ["mlx5_0"], ["mlx5_1"]]
 
 
+@pytest.mark.slow
 @needs_shim
 def test_a_rank_takes_all_cards_that_there_are_for_it(new_host, shim):
     tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2").card("mlx5_3")
@@ -290,6 +293,7 @@ def test_the_cards_that_are_near(new_host, shim):
     assert "mlx5_1 (mlx5_core, 100 Gb/sec (4X EDR), NUMA node 1)" in found[0]
 
 
+@pytest.mark.slow
 @needs_shim
 def test_domains_of_the_users_choice(new_host, shim):
     tree = new_host().card("mlx5_0").card("mlx5_1").card("mlx5_2")
@@ -300,6 +304,7 @@ def test_domains_of_the_users_choice(new_host, shim):
     assert shared == [["mlx5_2"], ["mlx5_0"]] * 2
 
 
+@pytest.mark.slow
 @needs_shim
 def test_a_provider_of_the_users_choice(new_host, shim):
     """That is no faster than sockets: auto takes none, and ofi takes it."""

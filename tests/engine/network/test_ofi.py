@@ -18,7 +18,7 @@ from fabric import FAILING, PROGRAMS, ROOT, needs_headers, over, said
 from rank import collectives
 
 import ringreduce
-from tests.conftest import needs_libfabric, slowly
+from tests.conftest import needs_libfabric, slow_rows, slowly
 from tests.processes import metronome, within
 
 pytestmark = needs_libfabric
@@ -115,13 +115,15 @@ def test_hosts(tmp_path):
     ("what", "why"),
     [
         ("old", "rank 0: libfabric 1.5 is too old: install 1.9 or later"),
-        ("tiny", "of libfabric sends only 1000 bytes at once, and 4096 are needed"),
-        ("prefix", "of libfabric asks for more of a message than room for its context"),
-        (
-            "untagged",
-            "of libfabric compares fewer than 56 bits of a tag: choose another one (RINGREDUCE_OFI_PROVIDER)",
+        *slow_rows(
+            ("tiny", "of libfabric sends only 1000 bytes at once, and 4096 are needed"),
+            (
+                "untagged",
+                "of libfabric compares fewer than 56 bits of a tag: choose another one (RINGREDUCE_OFI_PROVIDER)",
+            ),
+            ("unopenable", "(RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose others)"),
+            ("prefix", "of libfabric asks for more of a message than room for its context"),
         ),
-        ("unopenable", "(RINGREDUCE_OFI_PROVIDER and RINGREDUCE_OFI_DOMAIN choose others)"),
     ],
 )
 def test_what_providers_must_have(what, why, shim):
@@ -156,10 +158,12 @@ def test_a_libfabric_without_a_function(tmp_path):
             {"RINGREDUCE_OFI_PROVIDER": "nowhere"},
             "finds no provider nowhere with reliable tagged messages; those",
         ),
-        ({"RINGREDUCE_OFI_DOMAIN": "nowhere"}, "finds no domain nowhere with reliable tagged messages"),
-        (
-            {"RINGREDUCE_OFI_PROVIDER": "tcp", "RINGREDUCE_OFI_DOMAIN": "lo,nowhere"},
-            "finds no domain nowhere of provider tcp with reliable tagged messages",
+        *slow_rows(
+            ({"RINGREDUCE_OFI_DOMAIN": "nowhere"}, "finds no domain nowhere with reliable tagged messages"),
+            (
+                {"RINGREDUCE_OFI_PROVIDER": "tcp", "RINGREDUCE_OFI_DOMAIN": "lo,nowhere"},
+                "finds no domain nowhere of provider tcp with reliable tagged messages",
+            ),
         ),
     ],
 )
@@ -178,6 +182,7 @@ def test_ranks_with_different_providers():
         assert "on rank 1 (RINGREDUCE_OFI_PROVIDER" in line, line
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_agree_on_remote_reads():
     variables = {"RINGREDUCE_OFI_PROVIDER": "tcp"}
     for line in said({**variables, "RINGREDUCE_OFI_RMA": "1"}, variables):
@@ -236,7 +241,7 @@ def _survive(comm, count, place):
     Path(f"{place}.{comm.rank}").write_text(str(at))
 
 
-@pytest.mark.parametrize("count", [1, 1 << 20])
+@pytest.mark.parametrize("count", [1 << 20, *slowly(1)])
 def test_a_rank_dies(count, tmp_path):
     place = str(tmp_path / "died")
     with metronome, pytest.raises(ringreduce.RankFailed, match="rank 2"):
@@ -261,6 +266,7 @@ def test_a_timeout_names_the_rank_that_does_not_come(tmp_path):
     ringreduce.run(rank_main, 3, transport="ofi", timeout=4.0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_closes_early_leaves_its_messages():
     def rank_main(comm):
         count = 300_000

@@ -9,7 +9,7 @@ import pytest
 from fabric import SCENARIO, needs_headers, over, said
 
 import ringreduce
-from tests.conftest import needs_libfabric, slowly
+from tests.conftest import needs_libfabric, slow_rows, slowly
 
 pytestmark = [needs_libfabric, needs_headers]
 
@@ -41,7 +41,7 @@ def scenario(name):
 
 @pytest.mark.parametrize(
     ("provider", "what"),
-    [*(("tcp", what) for what in QUICK), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
+    [("tcp", EFA), *slow_rows(*(("tcp", what) for what in QUICK if what != EFA), *SLOW)],
 )
 def test_what_providers_demand(provider, what, shim):
     """The shim aborts a rank that does not do what its provider demands."""
@@ -91,6 +91,7 @@ def _from_malloc(comm):
     return _counted(comm, room)
 
 
+@pytest.mark.slow
 def test_memory_from_elsewhere_is_copied_if_the_provider_demands_that_it_is_registered(shim):
     program = scenario("_from_malloc")
     for what, copies in (("local", True), ("plain", False)):

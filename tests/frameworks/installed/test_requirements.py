@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
+
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
@@ -24,7 +26,7 @@ def said(package: str, before: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("package", OLDEST)
+@pytest.mark.parametrize("package", ["ray", *slowly(*(name for name in OLDEST if name != "ray"))])
 def test_a_missing_one(package):
     none = "def missing(name): raise importlib.metadata.PackageNotFoundError(name)"
     hidden = f"sys.modules[{package!r}] = None; exec({none!r}); importlib.metadata.version = missing"
@@ -34,6 +36,7 @@ def test_a_missing_one(package):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", OLDEST)
 def test_an_old_one(package, tmp_path: Path):
     """One that lacks the modules that ours needs."""

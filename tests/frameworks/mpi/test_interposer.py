@@ -58,11 +58,12 @@ def good(ended):
     return ended
 
 
+@pytest.mark.slow
 def test_the_programs_are_right_without_it(mpi):
     good(mpi.run(2, mpi.compile(*SUITE), 0, 0))
 
 
-@pytest.mark.parametrize("ranks", [2, 3, *slowly(4, 5)])
+@pytest.mark.parametrize("ranks", [3, *slowly(4, 5, 2)])
 def test_every_function(mpi, preload, ranks):
     threads = ranks % 2 == 0
     variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
@@ -93,7 +94,7 @@ def test_ops_of_the_program(mpi, preload, ranks):
             assert counts["MPI_I" + name[4:].lower()][0] == 0, "an op may be freed before such a call ends"
 
 
-@pytest.mark.parametrize("algorithm", ["", "ring"])
+@pytest.mark.parametrize("algorithm", ["", *slowly("ring")])
 def test_ops_of_programs_that_differ_between_ranks(mpi, preload, algorithm):
     names = ("operators.c", "other_operators.c")
     one, other = (mpi.compile(name, "forms.c", libraries=["-lm"]) for name in names)
@@ -154,7 +155,7 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [2, *slowly(0)])
 @pytest.mark.parametrize("how", OTHERWISE)
 def test_a_rank_that_differs_leaves_all_to_mpi(mpi, preload, rank, how):
     own = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}[mpi.vendor]

@@ -64,12 +64,13 @@ def test_rounds_of_two_ranks(launch):
     good(launch(2, "rounds"), "rounds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", ["001", *slowly("0101", "00112")])
 def test_all_that_it_does_with_shared_memory_inside_hosts(launch, hosts):
     good(launch(hosts, *EVERYTHING, becomes="shm+mpi"), *EVERYTHING)
 
 
-@pytest.mark.parametrize("case", [("00", "shm"), ("01", "mpi"), *slowly(("0011", "shm+mpi"))])
+@pytest.mark.parametrize("case", [("00", "shm"), *slowly(("0011", "shm+mpi"), ("01", "mpi"))])
 def test_what_becomes_of_shm_and_mpi(launch, case):
     hosts, becomes = case
     part = EVERYTHING[0]
@@ -88,6 +89,7 @@ def test_with_one_thread(launch, ranks, becomes):
     good(launch(ranks, "one_thread", becomes=becomes), "one_thread")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
 )

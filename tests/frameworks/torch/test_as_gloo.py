@@ -38,12 +38,14 @@ def test_every_way_to_ask_for_gloo():
     assert "serves a process group of 2 ranks that asked for gloo" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_the_switch_it_is_gloo():
     done = run()
     assert done.returncode == 0, done.stderr
     assert "torch_backend" not in done.stdout and done.stdout.count("'gloo']") == 2
 
 
+@pytest.mark.slow
 def test_torchs_wrapper_of_groups():
     done = run("--as-gloo", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert done.returncode == 0, done.stderr
@@ -86,6 +88,7 @@ def ranks(world, switched):
     return [re.match(r"([\d.]+)\n([\d.]+) (.*)", output).groups() for output in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", [(3, {0, 1}), *slowly((2, {1}), (2, {0}), (4, {0, 2}), (4, {1, 3}))])
 def test_the_switch_on_some_ranks_only(some):
     world, switched = some
@@ -103,6 +106,7 @@ def test_the_switch_on_some_ranks_only(some):
             assert "Connection closed by peer" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["forked", *slowly("spawned", "spawned_after_the_variable")])
 def test_ranks_that_torch_starts(way):
     variable = "" if way.endswith("variable") else "gloo"
@@ -121,6 +125,7 @@ print(type(dist.distributed_c10d._get_default_group()._get_backend(torch.device(
 """
 
 
+@pytest.mark.slow
 def test_too_old_a_torch_keeps_gloo_and_is_told():
     given = environment(RINGREDUCE_AS="gloo", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     command = [sys.executable, "-c", TOO_OLD]
@@ -148,6 +153,7 @@ def test_torch_without_distributed_is_left_alone():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_another_value_is_told():
     done = subprocess.run(
         [sys.executable, "-c", "import torch.distributed as dist; print(dist.is_backend_available('ringreduce'))"],

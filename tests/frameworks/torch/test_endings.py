@@ -159,6 +159,7 @@ def test_a_callback_that_runs_at_the_end_runs_to_its_own_end(check):
     check(SLOW_CALLBACK, [5, 5], runs=2)
 
 
+@pytest.mark.slow
 def test_a_callback_of_a_call_that_never_ends_hears_of_the_end(check):
     wait = "dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.wait())"
     check(f"if rank == 0: {wait}", [0, 0])
@@ -176,6 +177,7 @@ def test_peers_hear_of_the_end_before_other_hooks_run(how, check):
     check(f"slow = True\nif rank == 0:\n  {ends}\nelse:\n  dist.all_reduce(x)", [status, 1, 1], runs=2)
 
 
+@pytest.mark.slow
 def test_every_group_is_left(check):
     lines = "slow = True; pair = dist.new_group([0, 1])\nif rank == 0: raise ValueError\ndist.all_reduce(x, group=pair)"
     check(lines, [1, 1], runs=2)
@@ -189,5 +191,6 @@ def test_all_ranks_meet_although_the_one_with_the_store_ends_at_once(world, chec
     check("if rank: time.sleep(0.01 * random.random())", [0] * world)
 
 
+@pytest.mark.slow
 def test_all_ranks_meet_although_another_ends_at_once(check):
     check("if rank == 2: os._exit(0)", [0] * 4)

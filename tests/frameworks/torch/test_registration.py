@@ -87,6 +87,7 @@ def test_registering_imports_neither_the_engine_nor_numpy():
     assert python(code).stdout.strip() == f"['ringreduce', 'ringreduce.backend', {folders}]"
 
 
+@pytest.mark.slow
 def test_torch_is_imported_although_registering_fails():
     code = """
 import ringreduce.backend
@@ -113,6 +114,7 @@ print(served("ringreduce"), torch.cuda.is_initialized())
 """
 
 
+@pytest.mark.slow
 def test_the_name_alone_stands_for_gpus_only_where_there_are_any():
     run = python(SERVED, CUDA_VISIBLE_DEVICES="")
     both = dict.fromkeys(("cpu", "cuda"), "ringreduce")

@@ -13,6 +13,7 @@ import pytest
 from worlds import OWN, environment, on_one_host, start, two_hosts
 
 from bench.network.hosts import Hosts
+from tests.conftest import slowly
 
 why_not = Hosts.permitted()
 pytestmark = pytest.mark.skipif(why_not is not None, reason=str(why_not))
@@ -59,7 +60,7 @@ RUN = "ringreduce run -n 2 program.py"
 SHARED = ["0: shm [[0, 1]]", "1: shm [[0, 1]]"]
 
 
-@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
+@pytest.mark.parametrize("error", ["EPERM", *slowly("ENOSYS")])
 def test_what_sandboxes_refuse(error, folder):
     assert said(f"{SANDBOX} ptrace,process_vm_readv,pidfd_open {error} {RUN}", folder) == SHARED
     without_memory = f"{SANDBOX} memfd_create {error}"
@@ -85,6 +86,7 @@ def test_no_network_at_all(folder):
         assert "cannot open a socket to listen on: no network interface of this host is up" in line
 
 
+@pytest.mark.slow
 def test_two_containers_of_a_machine(folder):
     """Each shares memory inside; they cannot see each other's processes."""
     script = PAIR.format(0, 1) + PAIR.format(2, 3) + "wait"

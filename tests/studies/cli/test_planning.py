@@ -92,7 +92,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-def test_a_program_is_recorded(tmp_path, capsys):
+def test_a_program_is_recorded(tmp_path, capsys, only_the_model):
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(PROGRAM)
     assert main(["plan", "--samples", "4", "record", str(tmp_path / "train.py"), "5"]) == 0

@@ -52,6 +52,7 @@ def test_times_of_other_sizes_and_worlds_are_predicted(noise, within):
     assert np.median(errors) < within
 
 
+@pytest.mark.slow
 def test_one_wild_measurement_does_not_spoil_the_rest():
     wild = points(SIZES, [2, 3, 5])
     wild[7] = wild[7]._replace(seconds=50 * wild[7].seconds)
@@ -65,6 +66,7 @@ def test_one_wild_measurement_does_not_spoil_the_rest():
     assert model.predict(name, SIZES[-1], world).seconds == pytest.approx(right, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     models = ringreduce.run(fit, 2, 0.002, (64, 8 << 10, 1 << 20, 16 << 20))
     assert models[0] == models[1]

@@ -16,6 +16,7 @@ from ringreduce.studies.plan.report import write
 from ringreduce.studies.plan.search import search
 from ringreduce.studies.plan.strategies import strategy
 from ringreduce.studies.simulate import Flat, Network
+from tests.conftest import slowly
 from tests.studies import browser
 from tests.studies.plan.jobs import cluster, job
 
@@ -103,7 +104,7 @@ def test_the_number_of_ranks_can_be_chosen(page):
 
 
 @browser.needed
-@pytest.mark.parametrize("width", [1400, 600])
+@pytest.mark.parametrize("width", [1400, *slowly(600)])
 def test_it_fits(page, width):
     page.set_window_size(width, 900)
     fits = "return document.documentElement.scrollWidth <= innerWidth"

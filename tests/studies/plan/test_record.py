@@ -31,7 +31,7 @@ def train(made, optimizer, steps, backward=True):
         optimizer.step()
 
 
-def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path, no_overheads):
+def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path, only_the_model):
     made = model()
     optimizer = torch.optim.Adam(made.parameters())
     with record(tmp_path / "job.json", made, optimizer, samples=32):
@@ -47,14 +47,8 @@ def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path, no_over
     assert job.layers[1].activation_bytes == 4 * 32 * 512 and job.layers[0].activation_bytes == 4 * 32 * 64
 
 
-@pytest.fixture
-def no_overheads(monkeypatch):
-    """Leaves out what takes seconds: the time of the strategies' own code."""
-    monkeypatch.setattr("ringreduce.studies.plan.record.measured_overheads", lambda _optimizer_class: {})
-
-
 @pytest.mark.slow
-def test_what_else_uses_the_core_of_a_thread_does_not_count(tmp_path, no_overheads):
+def test_what_else_uses_the_core_of_a_thread_does_not_count(tmp_path, only_the_model):
     class Interrupted(torch.nn.Linear):
         def forward(self, x):
             time.sleep(PAUSE)
@@ -104,7 +98,7 @@ class LateDevice:
         return made
 
 
-def test_work_that_a_gpu_has_not_done_yet_counts_for_its_layer(monkeypatch):
+def test_work_that_a_gpu_has_not_done_yet_counts_for_its_layer(monkeypatch, only_the_model):
     gpu = LateDevice()
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
     monkeypatch.setattr("ringreduce.studies.plan.overheads.perf_counter", gpu.clock)
@@ -123,7 +117,7 @@ def test_work_that_a_gpu_has_not_done_yet_counts_for_its_layer(monkeypatch):
     assert job.threads == 1 and not job.overheads
 
 
-def test_the_hooks_are_gone_after_the_block(tmp_path, no_overheads):
+def test_the_hooks_are_gone_after_the_block(tmp_path, only_the_model):
     made = model()
     optimizer = torch.optim.SGD(made.parameters())
     with record(tmp_path / "job.json", made, optimizer, samples=1):
@@ -148,7 +142,7 @@ def test_what_a_recording_lacks_is_named(tmp_path, steps, backward, message):
     assert message in str(error.value) and not (tmp_path / "job.json").exists()
 
 
-def test_blocks_of_a_model_are_units(tmp_path, no_overheads):
+def test_blocks_of_a_model_are_units(tmp_path, only_the_model):
     made = torch.nn.ModuleDict({"first": torch.nn.Linear(64, 64), "h": torch.nn.Sequential(model())})
     made.forward = lambda x: made["h"](made["first"](x))
     optimizer = torch.optim.SGD(made.parameters())
@@ -172,7 +166,7 @@ def test_a_recording_on_a_cpu_has_the_time_of_each_strategys_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_cannot_be_made_again_counts_by_elements(tmp_path, no_overheads):
+def test_an_optimizer_that_cannot_be_made_again_counts_by_elements(tmp_path, only_the_model):
     class Odd(torch.optim.SGD):
         def __init__(self, parameters, needed):
             super().__init__(parameters, lr=0.1)

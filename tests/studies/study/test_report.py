@@ -75,12 +75,14 @@ def test_nothing_measured(study, tmp_path):
         write(study, tmp_path / "report.html")
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written(study, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"file/report\.html: "):
         write(study, tmp_path / "file" / "report.html")
 
 
+@pytest.mark.slow
 def test_modes_can_be_told_apart(found):
     assert found.modes == ["", "near", "far"]
     by_mode = found.points.groupby("mode")["launches"].max()
@@ -96,6 +98,7 @@ def test_winners_are_marked(found):
     assert large == {"auto": "", "one_shot": "", "ring": "wins", "two_shot": "", "tree": ""}
 
 
+@pytest.mark.slow
 def test_the_map_names_ties(study, tmp_path):
     write_map(study, tmp_path / "map.svg")
     drawn = (tmp_path / "map.svg").read_text()
@@ -133,6 +136,7 @@ def test_errors_of_predictions(found):
     assert found.right == found.choices
 
 
+@pytest.mark.slow
 def test_without_predictions_there_is_no_word_of_them(tmp_path):
     study = load(synthetic.write(tmp_path, predict=False, launches=3, **FEW))
     assert predictions(figures(study)) is None

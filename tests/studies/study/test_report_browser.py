@@ -12,6 +12,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from ringreduce.study.folder import load
 from ringreduce.study.report import write
+from tests.conftest import slowly
 from tests.studies import browser
 from tests.studies.study import synthetic
 
@@ -127,7 +128,7 @@ def test_pictures_can_be_saved(page):
     assert ElementTree.fromstring(saved).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-@pytest.mark.parametrize("width", [1400, 600])
+@pytest.mark.parametrize("width", [1400, *slowly(600)])
 def test_it_fits(page, width):
     page.set_window_size(width, 900)
     fits = "return document.documentElement.scrollWidth <= innerWidth"

@@ -17,7 +17,7 @@ import ringreduce
 from ringreduce import elastic
 from ringreduce.elastic import checkpoints
 from ringreduce.elastic.runs import checkpoints_in
-from tests.conftest import slow_rows
+from tests.conftest import slow_rows, slowly
 from tests.training.elastic.ranks import Job
 from tests.training.elastic.training import STEPS, Plan, check, train, undisturbed
 
@@ -37,7 +37,7 @@ def steps_in(folder):
     return [int(path.name.split("-")[1]) for path in checkpoints_in(folder)]
 
 
-@pytest.mark.parametrize("kind", ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"])
+@pytest.mark.parametrize("kind", ["ddp", "sharded2", *slowly("dp", "fsdp", "sharded1", "parameters")])
 @pytest.mark.parametrize(("first", "then"), [(3, 2), *slow_rows((2, 4))])
 def test_other_numbers_of_ranks_go_on(kind, first, then, tmp_path, expected):
     run(tmp_path, first, 11, kind)

@@ -252,7 +252,7 @@ def check_overlapped(found: dict[str, Any], first: dict[str, Any], expected: dic
         torch.testing.assert_close(found[name], expected[name], rtol=1e-12, atol=1e-9)
 
 
-@pytest.mark.parametrize("moment", OVERLAPPED)
+@pytest.mark.parametrize("moment", ["exchange", "receive", *slowly("middle", "between", "at once")])
 def test_a_loss_leaves_what_is_under_way_to_the_survivors(moment):
     values = Job(partial(rounds, method="overlapped", fatal=OVERLAPPED[moment]), 3).values(but=(1,))
     (again,) = {values[place]["tries"] - ROUNDS for place in (0, 2)}
@@ -307,7 +307,7 @@ def test_a_checkpoint_is_of_any_number_of_ranks(method, tmp_path):
         check(found, reference(method))
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, *slowly(3)])
 def test_a_checkpoint_holds_what_is_under_way(size, tmp_path):
     run = partial(rounds, method="overlapped", folder=tmp_path)
     Job(partial(run, count=3), 3).values()

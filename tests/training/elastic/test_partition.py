@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.network.hosts import Hosts
+from tests.conftest import slow_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 PORT = 23456
@@ -70,11 +71,8 @@ class Ranks:
 @pytest.mark.parametrize(
     ("per_host", "cut", "winners"),
     [
-        ([1, 1], 1, [0]),
-        ([1, 1, 1], 0, [1, 2]),
         ([2, 2], 0, [0, 1]),
-        ([1, 3], 0, [1, 2, 3]),
-        ([2, 1, 1], 0, [0, 1]),
+        *slow_rows(([1, 1], 1, [0]), ([1, 1, 1], 0, [1, 2]), ([1, 3], 0, [1, 2, 3]), ([2, 1, 1], 0, [0, 1])),
     ],
 )
 def test_at_most_one_side_goes_on(per_host, cut, winners):
@@ -132,6 +130,7 @@ def test_a_killed_rank_does_not_count(transport):
         assert ranks.answer("1") == ["goes on", 1, [1]]
 
 
+@pytest.mark.slow
 def test_the_door_is_where_newcomers_look():
     """Rank 0 has died, and with it its host. The lowest rank left is not where the job was started; another one is."""
     with Hosts(3) as hosts:

@@ -79,7 +79,11 @@ def _encrypting(me):
 
 
 @pytest.mark.parametrize(
-    "bad", [_other_version, _other_fingerprint, _other_order, _other_transport, _with_checksums, _encrypting]
+    "bad",
+    [
+        _other_version,
+        *slowly(_other_fingerprint, _other_order, _with_checksums, _encrypting, _other_transport),
+    ],
 )
 @pytest.mark.parametrize("network", [*slowly(False), True])
 def test_who_does_not_fit_is_told_and_the_group_goes_on(bad, network, secret):

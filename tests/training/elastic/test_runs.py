@@ -86,6 +86,7 @@ def test_the_latest_run_counts_whatever_its_number_of_ranks(first, then, tmp_pat
     assert resumed(tmp_path / "c", ranks=1) == (4, 2.0)
 
 
+@pytest.mark.slow
 def test_a_new_run_in_the_folder_of_a_longer_one(tmp_path):
     folder = tmp_path / "c"
     run(folder, 1.0, 40)
@@ -118,6 +119,7 @@ def test_a_run_that_resumes_goes_on_from_its_own_checkpoints(tmp_path):
     assert resumed(folder) == (12, 2.0)
 
 
+@pytest.mark.slow
 def test_a_new_run_never_goes_back_to_an_older_one(tmp_path):
     plan = Plan("sharded2", copies=0, checkpoints=(str(tmp_path), 100))
     Job(partial(train, plan=plan), 3).values()
@@ -216,6 +218,7 @@ def resumed_here(two):
     run(two[0].parent, 9.0, 8, resume=True)
 
 
+@pytest.mark.slow
 def test_old_checkpoints_go_while_another_rank_looks(tmp_path):
     """Checkpoints after every step, each of which both ranks list while the other one removes them."""
 

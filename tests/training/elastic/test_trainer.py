@@ -174,7 +174,7 @@ def losses_alone(comm):
     return {number + 1: trainer.step().losses[0] for number in range(SMALL.steps)}
 
 
-@pytest.mark.parametrize("agrees", [False, True])
+@pytest.mark.parametrize("agrees", [False, *slowly(True)])
 def test_balanced_shares_follow_the_ranks(agrees):
     """Which rank has which samples changes nothing: the losses are those of one process."""
     config = replace(SMALL, balance=True, balance_every=3)

@@ -33,7 +33,7 @@ def _count(comm, steps, staleness, overlap=False, servers=None):
     return seen
 
 
-@pytest.mark.parametrize("staleness", [0, *slowly(1), 3])
+@pytest.mark.parametrize("staleness", [*slowly(1, 0, 3)])
 @pytest.mark.parametrize(("on_ranks", "ranks"), [(on_processes, 3), (over_tcp, 4)])
 def test_every_read_has_the_gradients_that_the_bound_promises(on_ranks, ranks, staleness):
     for rank, seen in enumerate(on_ranks(ranks, _count, 25, staleness)):
@@ -51,7 +51,7 @@ def test_staleness_0_lets_everybody_read_the_same():
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("staleness", [1, *slowly(2)])
 def test_overlapped_reads_keep_the_bound(staleness):
     for rank, seen in enumerate(on_processes(3, _count, 20, staleness, True)):
         for clock, (least, _) in enumerate(seen):
@@ -95,7 +95,7 @@ def _count_shared(comm, count, staleness, servers=None):
     return found
 
 
-@pytest.mark.parametrize("staleness", [2, None])
+@pytest.mark.parametrize("staleness", [None, *slowly(2)])
 @pytest.mark.parametrize(("on_ranks", "ranks", "servers"), [(on_processes, 3, None), (over_tcp, 5, 2)])
 def test_each_shared_batch_is_done_once(on_ranks, ranks, servers, staleness):
     found = [each for each in on_ranks(ranks, _count_shared, 40, staleness, servers) if each]

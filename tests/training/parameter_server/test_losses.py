@@ -16,15 +16,8 @@ from tests.conftest import slowly
 from tests.faults.ranks import Ranks
 from tests.training.parameter_server.models import backward, counting, network, same, values
 
-pytestmark = pytest.mark.parametrize("transport", ["shm", "tcp"], indirect=True)
-
 LARGE = 1 << 18  # elements a row: a push takes long enough to be hit in its middle
 BEGUN, ACKNOWLEDGED, AT_THE_END = 0, 1, 2  # places on the board
-
-
-@pytest.fixture(autouse=True)
-def transport(request, monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_TRANSPORT", request.param)
 
 
 def _count(comm, board, staleness, servers, width, steps):
@@ -83,7 +76,7 @@ def _check(ranks, found, survivors, victim, steps):
 
 
 @pytest.mark.parametrize("staleness", [2, *slowly(None)])
-@pytest.mark.parametrize("victim", [0, *slowly(1), 3])
+@pytest.mark.parametrize("victim", [3, *slowly(0, 1)])
 def test_a_rank_that_works_and_serves_is_killed_amid_a_push(staleness, victim):
     """Rank 0 hands out the tickets, too."""
     ranks, found = _killed(4, victim, lambda _: 2, staleness, None, LARGE // 16, 30)
@@ -97,7 +90,7 @@ def test_a_worker_is_killed(victim):
     _check(ranks, found, {0, 1, 2} - {victim}, victim, 25)
 
 
-@pytest.mark.parametrize("victim", [3, 4])
+@pytest.mark.parametrize("victim", [3, *slowly(4)])
 def test_a_server_is_killed(victim):
     """The first one hands out the tickets."""
     ranks, found = _killed(5, victim, lambda rank: 3 if rank < 3 else 0.1, 2, 2, LARGE // 8, 25)
@@ -128,7 +121,7 @@ def _shared(comm, board, count, victim, staleness, kind):
     return found
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, *slowly(2)])
 @pytest.mark.parametrize("staleness", [*slowly(1), None])
 def test_a_shared_batch_is_done_once_although_its_worker_died_amid_the_push(victim, staleness):
     found = Ranks(_shared, 4, 40, victim, staleness, "counts", timeout=100).outcomes()

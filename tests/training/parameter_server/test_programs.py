@@ -68,6 +68,7 @@ def _train(*flags: str, steps: int = 6) -> None:
     assert main(["--ranks", "2", "--steps", str(steps), *flags]) == 0
 
 
+@pytest.mark.slow
 def test_the_trainer_with_staleness_0_is_the_synchronous_one(tmp_path):
     def losses(*flags: str) -> list[float]:
         log = tmp_path / "log.jsonl"
@@ -81,6 +82,7 @@ def test_the_trainer_with_staleness_0_is_the_synchronous_one(tmp_path):
     assert len(losses("--reproducible", "--parameter-server", "--staleness", "2")) == len(synchronous)
 
 
+@pytest.mark.slow
 def test_the_trainer_resumes(tmp_path):
     folder = ("--checkpoints", str(tmp_path), "--checkpoint-every", "3")
     folder += ("--parameter-server", "--staleness", "-1")

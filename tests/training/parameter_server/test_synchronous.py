@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ringreduce
-from tests.conftest import on_processes, over_tcp, slowly
+from tests.conftest import on_processes, over_tcp, slow_rows, slowly
 from tests.training.parameter_server.models import (
     backward,
     data_parallel,
@@ -50,7 +50,7 @@ def test_the_bits_of_data_parallelism(case):
         _same_states(state, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, *slowly(torch.bfloat16)])
 def test_other_dtypes(dtype):
     args = (torch.optim.SGD, {"lr": 0.1}, 4, dtype)
     theirs = on_processes(3, data_parallel, *args, reproducible=True)
@@ -65,7 +65,7 @@ def _with_some_servers(comm, servers, copies):
     )
 
 
-@pytest.mark.parametrize(("servers", "copies"), [(1, None), (2, True), (2, False), (3, True)])
+@pytest.mark.parametrize(("servers", "copies"), [(2, True), *slow_rows((1, None), (2, False), (3, True))])
 def test_dedicated_servers(servers, copies):
     theirs = on_processes(
         2, data_parallel, torch.optim.Adam, {"lr": 0.01}, 5, torch.float32, reproducible=True
