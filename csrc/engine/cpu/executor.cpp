@@ -48,9 +48,11 @@ void Executor::start(const Task& task) {
   const bool fetches = !copies_without_fetching();
   afresh_ = fetches && writes_afresh(task_);
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
-  // Only where the lane holds all messages of a slice.
-  const bool answered = program.answered && !coded() && plan.geometry.whole &&
-                        plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
+  const bool lane_holds_slice =
+      !coded() && plan.geometry.whole &&
+      plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
+  const Traffic traffic =
+      program.traffic == Traffic::answered && !lane_holds_slice ? Traffic::any : program.traffic;
   through_slots_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();
@@ -60,7 +62,7 @@ void Executor::start(const Task& task) {
     cursor.temp = reinterpret_cast<std::byte*>(temp_.data() + each * i);
     cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
     cursor.running = true;
-    transport_.begin_call(cursor.lane, answered);
+    transport_.begin_call(cursor.lane, traffic);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
       cursor.tickets.resize(program.tickets);

@@ -27,7 +27,7 @@ void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
   }
 }
 
-bool is_answered(const Program& program) {
+Traffic traffic_of(const Program& program) {
   int sent = 0;
   bool answers = false;
   for (const Step& step : program.steps) {
@@ -35,7 +35,8 @@ bool is_answered(const Program& program) {
     if (step.kind != Step::Kind::send) continue;
     for (int p = step.parts_begin; p < step.parts_end; ++p) sent += program.parts[p].chunks.count;
   }
-  return answers && sent <= program.schedule.chunks;
+  if (sent == 0) return Traffic::inbound;
+  return answers && sent <= program.schedule.chunks ? Traffic::answered : Traffic::any;
 }
 
 class Lowering {
@@ -60,7 +61,7 @@ class Lowering {
     fuse(program_);
     if (answers_directly) mark_grants(program_);
     mark_shared(program_);
-    program_.answered = is_answered(program_);
+    program_.traffic = traffic_of(program_);
     return std::move(program_);
   }
 

@@ -10,6 +10,7 @@
 #include "engine/program/step_kind.h"
 #include "schedule/check.h"
 #include "schedule/schedule.h"
+#include "transport/interface/messages.h"
 
 namespace ringreduce {
 
@@ -61,8 +62,9 @@ struct Program {
   std::vector<int> fences;
   int tickets = 0;
   bool to_everyone = false;  // it has one round, in which every rank sends one message, to all others
-  bool answered = false;     // peers combine what they are sent and send it back, each chunk once
-  int heaviest_round = 0;    // the most chunks that any rank sends in one round; limits the length of slices
+  // `answered`: peers combine what they are sent and send it back, each chunk once.
+  Traffic traffic = Traffic::any;
+  int heaviest_round = 0;  // the most chunks that any rank sends in one round; limits the length of slices
   bool uses_temp = false;
   bool combines_locally = false;
 };

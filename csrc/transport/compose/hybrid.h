@@ -49,7 +49,7 @@ class HybridTransport : public Transport {
     way_to(peer).place(lane, places_[peer], where, bytes, contract);
   }
 
-  void begin_call(int lane, bool answered) override { inside_->begin_call(lane, answered); }
+  void begin_call(int lane, Traffic traffic) override { inside_->begin_call(lane, traffic); }
   void begin_slice(int lane) override { inside_->begin_slice(lane); }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
   bool pause(Backoff& backoff, int waiting_for) override;

@@ -38,6 +38,16 @@ struct Message {
   std::byte* grant = nullptr;  // where the sender lets us write its next value of the same chunks, or null
 };
 
+// What is known about all messages of a call on a lane before it begins.
+enum class Traffic : std::uint8_t {
+  any,
+  // A peer that can reach the lane's memory may overwrite a staged message that only it receives with the
+  // message that it sends back. The lane keeps such messages until the next begin_slice() or begin_call(), so
+  // it must hold all of a slice.
+  answered,
+  inbound,  // this rank sends nothing, so its peers may be calls ahead
+};
+
 class MessagePlane {
  public:
   virtual ~MessagePlane() = default;
@@ -94,10 +104,8 @@ class MessagePlane {
   }
 
   // A collective call begins to send on a lane. Everything else in flight there belongs to calls in which
-  // this rank has done its part, so it will be read. `answered`: a peer that can reach the lane's memory may
-  // overwrite a staged message that only it receives with the message that it sends back. The lane keeps such
-  // messages until the next begin_slice() or begin_call(), so it must hold all of a slice.
-  virtual void begin_call(int, bool /*answered*/) {}
+  // this rank has done its part, so it will be read.
+  virtual void begin_call(int, Traffic) {}
   virtual void begin_slice(int) {}
 };
 

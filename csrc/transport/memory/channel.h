@@ -126,12 +126,12 @@ struct SegmentLayout {
   static constexpr std::uint32_t most_slots = 128;
   // The number of slots to one peer, a power of two: the most messages in flight to it. Small messages take
   // the first lane. Where no rank answers, as in broadcasts, it lets the sender run ahead, so that it seldom
-  // waits, and ranks that share a core seldom take turns. Two ranks gain nothing, and the slots of many would
-  // fill the cores' caches.
+  // waits, and ranks that share a core seldom take turns. The slots of many ranks would fill the cores'
+  // caches.
   std::uint32_t depth_of(int lane) const {
     if (lane >= Transport::collective_lanes) return 16;
     if (world > 8) return 4;
-    return lane == 0 && world > 2 ? most_slots : 16;
+    return lane == 0 ? most_slots : 16;
   }
   static std::size_t align(std::size_t n, std::size_t to = cache_line) { return (n + to - 1) / to * to; }
 

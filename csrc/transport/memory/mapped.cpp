@@ -20,13 +20,21 @@ constexpr std::size_t long_part = 256 << 10;
 // Those of all other payloads, until so many bytes have gone through the arena.
 constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
 constexpr std::size_t least_claimed = 4 * cache_line, longest_expected = 8 << 10;
+// Where no rank answers, a sender runs ahead, and a call takes as long as one line takes from core to core.
+// Lines that are asked for before they are needed come several at a time: the sender's slots and short
+// payloads, so many messages ahead, and the receiver's next payload.
+constexpr std::uint32_t slots_ahead = 3;
+constexpr std::size_t payloads_ahead = 2, longest_claimed_ahead = 512, longest_fetched_ahead = 1 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Fetches lines for writing that peers have read. Stores to a few lines do not wait for each other. Inline,
 // because compilers take a function that only fetches for one without effect.
+template <int writing>
+[[gnu::always_inline]] inline void fetch(const std::byte* memory, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += cache_line) __builtin_prefetch(memory + at, writing);
+}
 [[gnu::always_inline]] inline void claim(const std::byte* memory, std::size_t bytes) {
-  if (bytes < least_claimed) return;
-  for (std::size_t at = 0; at < bytes; at += cache_line) __builtin_prefetch(memory + at, 1);
+  if (bytes >= least_claimed) fetch<1>(memory, bytes);
 }
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
@@ -163,7 +171,7 @@ std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first
   if (bytes <= shortest_payload) return shortest_part;
   if (bytes <= short_payload) return short_part;
   const Arena& arena = arenas_[lane];
-  if (arena.answered || world > 2) return std::min(long_part, arena.capacity);
+  if (arena.traffic == Traffic::answered || world > 2) return std::min(long_part, arena.capacity);
   return std::min(at_first ? first_part : arena.capacity, arena.capacity);
 }
 
@@ -218,6 +226,7 @@ void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t 
     fill(slot);
     o.arena_start[index] = arena_start;
     slot.sequence.store(++o.sent, order::message_written);
+    __builtin_prefetch(&o.slots[(o.sent + slots_ahead) & o.mask], 1);
     ring(peer);
   }
 }
@@ -247,10 +256,14 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
   Arena& arena = arenas_[lane];
   const std::uint64_t start = arena.head;
   arena.head += SegmentLayout::align(bytes);
-  const bool granted = arena.answered && peers.size() == 1;
+  const bool granted = arena.traffic == Traffic::answered && peers.size() == 1;
   if (granted) arena.kept = std::min(arena.kept, start);
   publish(lane, peers, granted ? SlotKind::staged_with_grant : SlotKind::staged, bytes, contract, start,
           [&](Slot& slot) { slot.arena = start % arena.capacity; });
+  if (bytes <= longest_claimed_ahead) {
+    const std::size_t part = part_for(lane, bytes, true);
+    fetch<1>(arena.base + (arena.head + payloads_ahead * SegmentLayout::align(bytes)) % part, bytes);
+  }
 }
 
 bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
@@ -298,6 +311,9 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       message.data = i.arena + slot.arena;
       populate(i.arena, part_for(lane, slot.bytes, slot.arena + slot.bytes <= first_part), i.populated,
                false);
+      if (arenas_[lane].traffic == Traffic::inbound && slot.bytes <= longest_fetched_ahead) {
+        fetch<0>(message.data + SegmentLayout::align(slot.bytes), slot.bytes);
+      }
       if (slot.kind == SlotKind::staged) break;
       message.grant = i.arena + slot.arena;
       i.granted = slot.arena;
@@ -353,6 +369,10 @@ int MappedTransport::read_broadcast_slots(Peers peers, int first, std::size_t by
       break;
     }
     places[k] = slot.inlined;
+  }
+  // When all have written, all have read what this rank wrote in the slot that is next.
+  if (k == static_cast<int>(peers.size())) {
+    __builtin_prefetch(&layout_.told_by(segments_[0].get(), rank, told_ + 1), 1);
   }
   return k;
 }

@@ -45,10 +45,10 @@ class MappedTransport : public Transport {
   int read_broadcast_slots(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
                            const void** places) override;
 
-  void begin_call(int lane, bool answered) override {
+  void begin_call(int lane, Traffic traffic) override {
     Arena& arena = arenas_[lane];
     arena.begun = arena.head;
-    arena.answered = answered;
+    arena.traffic = traffic;
     begin_slice(lane);
   }
   void begin_slice(int lane) override { arenas_[lane].kept = nothing; }
@@ -109,9 +109,9 @@ class MappedTransport : public Transport {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;        // all before it has been consumed
-    std::uint64_t begun = 0;       // the head when the latest call began
-    bool answered = false;         // see begin_call()
+    std::uint64_t tail = 0;   // all before it has been consumed
+    std::uint64_t begun = 0;  // the head when the latest call began
+    Traffic traffic = Traffic::any;
     std::uint64_t kept = nothing;  // the first payload of the slice that a peer may answer in its place
     std::size_t populated = 0;     // as in In
     std::uint64_t expected = 0;    // the head when the next message was last expected
