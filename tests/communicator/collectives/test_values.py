@@ -43,7 +43,7 @@ def test_several_slices(collective, world):
     )
 
 
-@pytest.mark.parametrize("world", [13, *slowly(16)])
+@pytest.mark.parametrize("world", slowly(13, 16))
 def test_larger_worlds(world):
     on_threads(world, check_all, COLLECTIVES, [1, 50])
 

@@ -14,6 +14,8 @@ from .suite import expected, outcome, report
 from .suite.client import Suite
 from .suite.outcome import FAILED, HUNG, PASSED, SKIPPED, Outcome
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def gloo():
@@ -53,7 +55,6 @@ def test_skips_are_known_without_a_group(gloo):
     assert (found.outcome, found.reason) == (SKIPPED, "CUDA is not available.")
 
 
-@pytest.mark.slow
 def test_a_rank_may_be_an_interpreter_of_its_own():
     with Suite("gloo", 2, start="spawn") as suite:
         found = suite.ask("test_all_reduce_sum", 120).result()

@@ -43,7 +43,7 @@ OTHERS: dict[str, Any] = {
     # At the end of a round, two fragments are under way.
     "overlapped": partial(StreamingDiLoCo, overlap=3, **STREAMING),
 }
-ALL = pytest.mark.parametrize("method", METHODS)
+ALL = pytest.mark.parametrize("method", ["diloco", *slowly(*(name for name in METHODS if name != "diloco"))])
 
 
 class Training:

@@ -27,12 +27,11 @@ KINDS = ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"]
 
 
 def over_either(kinds: list[str], first: str, second: str):
-    """Each kind over each transport. Of the quick tests, every other one goes over the first."""
+    """Each kind over each transport. Every other kind is tested quickly, over the transports by turns."""
+    quick = list(zip(kinds[first == "tcp" :: 2], [first, second, first], strict=False))
     places = [
-        pytest.param(
-            kind, transport, marks=[] if transport == (first, second)[number % 2] else pytest.mark.slow
-        )
-        for number, kind in enumerate(kinds)
+        pytest.param(kind, transport, marks=[] if (kind, transport) in quick else pytest.mark.slow)
+        for kind in kinds
         for transport in (first, second)
     ]
     places += [pytest.param(kind, *OVER_OFI.values, marks=OVER_OFI.marks) for kind in kinds]
