@@ -19,9 +19,10 @@ OVER_BOTH = (
 
 
 def over_one_of_both(metafunc):
-    """Runs every other test of a module over sockets, and the rest over shared memory; the slow ones over all."""
+    """Runs tests of a module over shared memory and sockets by turns. Slow tests cover the other transports."""
     tests = [name for name in vars(metafunc.module) if name.startswith("test_")]
-    quick, other = ("shm", "tcp")[:: 1 - 2 * (tests.index(metafunc.function.__name__) % 2)]
+    over_sockets = tests.index(metafunc.function.__name__) % 2
+    quick, other = ("tcp", "shm") if over_sockets else ("shm", "tcp")
     metafunc.parametrize("transport", [quick, *slowly(other), OVER_OFI], indirect=True)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from functools import partial
+from itertools import cycle
 
 import pytest
 
@@ -26,13 +27,13 @@ from tests.training.elastic.training import DYING, STEPS, Plan, check, kill_soon
 KINDS = ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"]
 
 
-def over_either(kinds: list[str], first: str, second: str):
-    """Each kind over each transport. Every other kind is tested quickly, over the transports by turns."""
-    quick = list(zip(kinds[first == "tcp" :: 2], [first, second, first], strict=False))
+def over_either(kinds: list[str], first_quick: int = 0):
+    """Each kind over each transport. From `first_quick` on, every other kind is quick, over the transports by turns."""
+    quick = list(zip(kinds[first_quick::2], cycle(["shm", "tcp"]), strict=False))
     places = [
         pytest.param(kind, transport, marks=[] if (kind, transport) in quick else pytest.mark.slow)
         for kind in kinds
-        for transport in (first, second)
+        for transport in ("shm", "tcp")
     ]
     places += [pytest.param(kind, *OVER_OFI.values, marks=OVER_OFI.marks) for kind in kinds]
     return pytest.mark.parametrize(("kind", "transport"), places, indirect=["transport"])
@@ -57,7 +58,7 @@ def check_all(found, plan, expected):
             assert own["tries"] - (STEPS - own["first"]) <= deaths  # a death costs one step at most
 
 
-@over_either(KINDS, "shm", "tcp")
+@over_either(KINDS)
 @pytest.mark.parametrize("seed", [0, *slowly(1, 2, 3)])
 def test_survivors_lose_no_step(kind, transport, seed, expected):
     plan = Plan(kind, dies={0: 4, 2: 11}, seed=seed)
@@ -73,7 +74,7 @@ def test_two_ranks_die_at_once(kind, expected):
     check_all(run(plan), plan, expected)
 
 
-@over_either(KINDS, "tcp", "shm")
+@over_either(KINDS, first_quick=1)
 def test_newcomers_take_the_places(kind, transport, expected):
     plan = Plan(kind, minimum=4, dies={0: 4, 3: 11, 5: 17}, after={4: 0, 5: 3, 6: 5})
     found = run(plan)
@@ -180,7 +181,7 @@ def _dies_while_it_gets_the_state(me, plan, after):
 
 
 @pytest.mark.parametrize("after", [0.003, *slowly(0.0, 0.001)])
-@over_either(["dp", "sharded2"], "shm", "tcp")
+@over_either(["dp", "sharded2"])
 def test_a_newcomer_dies_while_it_gets_the_state(kind, after, transport, expected):
     plan = Plan(kind, minimum=3, dies={0: 6, 3: -1}, after={3: 0, 4: 0})
     first = partial(_dies_while_it_gets_the_state, plan=plan, after=after)
