@@ -9,7 +9,7 @@ namespace ringreduce {
 namespace {
 
 // For shorter messages a pass over the data costs less than deciding how to save one.
-constexpr std::size_t small_message = 2 << 10;
+constexpr std::size_t small_message = CopyToReader::past_from - 1;
 // A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
 
@@ -35,7 +35,8 @@ Executor::Executor(Transport& transport)
       cursors_(Transport::collective_lanes),
       messages_(transport.world + 1),
       sources_(transport.world + 1),
-      targets_(transport.world + 1) {}
+      targets_(transport.world + 1),
+      copies_to_(transport.world + 1) {}
 
 void Executor::start(const Task& task) {
   task_ = task;
@@ -53,6 +54,7 @@ void Executor::start(const Task& task) {
       plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
   const Traffic traffic =
       program.traffic == Traffic::answered && !lane_holds_slice ? Traffic::any : program.traffic;
+  answered_ = traffic == Traffic::answered;
   through_slots_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();

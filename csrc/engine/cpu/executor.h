@@ -9,6 +9,7 @@
 
 #include "engine/endings/contract.h"
 #include "engine/planning/plan.h"
+#include "reduce/copy_to_reader.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
@@ -81,8 +82,9 @@ class Executor {
   };
   // Where a step writes the message of the send that it is fused with.
   struct Onward {
-    int targets = 0;            // this many, in targets_ after the home
-    std::byte* room = nullptr;  // the message in the lane; null: the targets are what the peers granted
+    int targets = 0;               // this many, in targets_ after the home
+    std::byte* room = nullptr;     // the message in the lane; null: the targets are what the peers granted
+    CopyToReader* copy = nullptr;  // fills the room from the home, instead of one pass over both
   };
 
   template <class T>
@@ -123,6 +125,12 @@ class Executor {
   Onward carry_on(const Cursor& cursor, const Action& action, bool granted);
   void carried(Cursor& cursor, const Action& action, const Onward& onward);
   void fill(const Cursor& cursor, const Action& action, std::byte* to);
+  // Of messages to these peers. Null if no peer reads them where they are copied to, or if a peer answers
+  // them there: then each side claims the lines in turn, and no store waits long.
+  CopyToReader* copy_to(Peers peers) {
+    if (transport_.facts().queues || (answered_ && peers.size() == 1)) return nullptr;
+    return &copies_to_[static_cast<std::size_t>(peers.size() == 1 ? peers.front() : transport_.world)];
+  }
   void take(const Move& move, void* target, const void* source, bool afresh) const;
   void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
   void combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
@@ -130,7 +138,8 @@ class Executor {
   void apply(const Move& move, void* const* targets, int target_count, const void* const* sources,
              int source_count, std::size_t count) const;
   void combine_half(const Cursor& cursor, const Action& action);
-  void combine_and_copy(int sources, const Move& move);
+  void combine_and_copy(int sources, const Move& move, CopyToReader& copy_onward);
+  void copy_both(const Move& move, const std::byte* from, CopyToReader& copy_onward);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
   // executor_coded.cpp: how memory is read and written if messages are encoded.
@@ -159,11 +168,13 @@ class Executor {
   std::vector<Line> temp_;
   std::vector<Message> messages_;  // of the current step, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;      // [0]: this rank's own; then the message of a fused send
-  Codec codec_;                     // of the wire format
-  std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
-  std::size_t small_ = 0;           // bytes up to which messages are small
-  bool afresh_ = false;             // copies to the output go past the cache
+  std::vector<void*> targets_;           // [0]: this rank's own; then the message of a fused send
+  std::vector<CopyToReader> copies_to_;  // by peer; then to several at a time
+  Codec codec_;                          // of the wire format
+  std::vector<std::byte> decoded_;       // pieces of messages, by source; then an encoded one
+  std::size_t small_ = 0;                // bytes up to which messages are small
+  bool afresh_ = false;                  // copies to the output go past the cache
+  bool answered_ = false;                // messages to one peer are
   bool through_slots_ = false;
   int heard_ = 0;  // sources of the combination that have been read from broadcast slots
   int in_flight_ = 0;

@@ -10,6 +10,8 @@ namespace {
 
 // Copies of fewer bytes go through the cache.
 constexpr std::size_t past_cache_from = 4 << 10;
+// Of what a rank keeps and sends on, in the first-level cache.
+constexpr std::size_t block_bytes = 8 << 10;
 
 }  // namespace
 
@@ -48,8 +50,13 @@ bool Executor::lend(Cursor& cursor, const Action& action) {
 }
 
 void Executor::fill(const Cursor& cursor, const Action& action, std::byte* to) {
+  CopyToReader* const copy = copy_to(action.receivers());
   for (const Move& move : action.runs()) {
-    take(move, to, cursor.source(move), false);
+    if (copy && !scales(move)) {
+      (*copy)(to, cursor.source(move), move.bytes);
+    } else {
+      take(move, to, cursor.source(move), false);
+    }
     to += move.bytes;
   }
 }
@@ -80,7 +87,9 @@ Executor::Onward Executor::carry_on(const Cursor& cursor, const Action& action, 
   }
   if (lends(send)) return {};
   std::byte* const room = transport_.reserve(cursor.lane, send.receivers(), action.bytes);
-  return {room ? 1 : 0, room};
+  if (!room) return {};
+  CopyToReader* const copy = copy_to(send.receivers());
+  return {1, room, copy && copy->wants(action.bytes) ? copy : nullptr};
 }
 
 void Executor::carried(Cursor& cursor, const Action& action, const Onward& onward) {
@@ -153,8 +162,8 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   }
   targets_[0] = home;
   const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
-  if (onward.room && move.bytes >= least_without_fetching && copies_without_fetching()) {
-    combine_and_copy(action.peer_count, move);
+  if (onward.copy) {
+    combine_and_copy(action.peer_count, move, *onward.copy);
   } else {
     apply(move, &targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count);
   }
@@ -179,14 +188,13 @@ void Executor::combine_half(const Cursor& cursor, const Action& action) {
 }
 
 // Combines into targets_[0], and copies each block from the first-level cache into targets_[1].
-void Executor::combine_and_copy(int sources, const Move& move) {
-  constexpr std::size_t block_bytes = 8 << 10;
+void Executor::combine_and_copy(int sources, const Move& move, CopyToReader& copy_onward) {
   const std::size_t element = task_.plan->geometry.element;
   for (std::size_t left = move.count; left > 0;) {
     const std::size_t block = std::min(left, std::max<std::size_t>(block_bytes / element, 1));
     const std::size_t bytes = block * element;
     apply(move, targets_.data(), 1, sources_.data(), sources, block);
-    copy(&targets_[1], 1, targets_[0], bytes);
+    copy_onward(targets_[1], targets_[0], bytes);
     left -= block;
     for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
     for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + bytes;
@@ -226,15 +234,29 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
   std::byte* room = onward.room;
   for (const Move& move : action.runs()) {
     targets_[0] = cursor.target(move);
+    targets_[1] = room;
     if (!room && move.to == Memory::output && afresh_ && move.bytes >= past_cache_from) {
       stream(targets_[0], from, move.bytes);
+    } else if (onward.copy) {
+      copy_both(move, from, *onward.copy);
     } else {
-      targets_[1] = room;
       const int skip = room && !move.keep ? 1 : 0;
       copy(&targets_[skip], (room ? 2 : 1) - skip, from, move.bytes);
     }
     from += move.bytes;
     if (room) room += move.bytes;
+  }
+}
+
+// Copies each block into targets_[0], if the rank keeps it, and from the first-level cache into targets_[1].
+void Executor::copy_both(const Move& move, const std::byte* from, CopyToReader& copy_onward) {
+  std::byte* const home = static_cast<std::byte*>(targets_[0]);
+  std::byte* const room = static_cast<std::byte*>(targets_[1]);
+  for (std::size_t done = 0; done < move.bytes; done += block_bytes) {
+    const std::size_t bytes = std::min(move.bytes - done, block_bytes);
+    void* const kept = home + done;
+    if (move.keep) copy(&kept, 1, from + done, bytes);
+    copy_onward(room + done, from + done, bytes);
   }
 }
 

@@ -7,8 +7,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t line = 64;                // bytes
-constexpr std::size_t long_message = 16 << 10;  // from here on, kernels copy it
+constexpr std::size_t line = 64;  // bytes
 constexpr std::size_t largest_whole = 64 << 10;
 constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
 constexpr std::size_t slices = 16;  // for a body that is copied through the lane, within these limits
@@ -103,10 +102,10 @@ bool PointToPoint::send_whole(const Transfer& t) {
   if (bytes > whole_) return false;
   constexpr int lane = Transport::point_to_point_lane;
   const std::uint64_t contract = label(Piece::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
-  if (bytes < long_message) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
+  if (bytes < CopyToReader::past_from) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
-  write(room, static_cast<const std::byte*>(t.data), bytes);
+  peers_[t.peer].copy_out(room, t.data, bytes);
   transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
   return true;
 }
@@ -168,7 +167,7 @@ bool PointToPoint::send_body(int p) {
     } else {
       std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
       if (!room) return false;
-      write(room, data, bytes);
+      peers_[p].copy_out(room, data, bytes);
       transport_.post(lane, {&p, 1}, room, bytes, contract);
     }
     request.moved += bytes;
@@ -202,7 +201,8 @@ bool PointToPoint::read_bodies(int p) {
     if (message.bytes <= total - request.moved) {
       {
         const Access access(transport_);
-        write(static_cast<std::byte*>(request.transfer.data) + request.moved, message.data, message.bytes);
+        peer.copy_in(static_cast<std::byte*>(request.transfer.data) + request.moved, message.data,
+                     message.bytes);
       }
       transport_.release(lane, p);
       request.moved += message.bytes;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/messages/matching.h"
+#include "reduce/copy_to_reader.h"
 #include "transport/interface/count.h"
 
 namespace ringreduce {
@@ -53,6 +54,8 @@ class PointToPoint {
  private:
   using Requests = std::list<RequestPointer>;
   struct Peer {
+    CopyToReader copy_out;           // of messages to it
+    CopyToReader copy_in;            // of bodies from it, to where it may have read others in place
     Requests sends;                  // that it does not know of yet
     Requests offered;                // whose bodies it is not ready for
     Requests outgoing;               // whose bodies it is ready for

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fronts/python/bindings.h"
+#include "reduce/copy_to_reader.h"
 #include "reduce/encoding.h"
 #include "reduce/instruction_sets.h"
 #include "reduce/string_copy.h"
@@ -93,6 +94,20 @@ void copy_bytes(const std::vector<Destination>& destinations, const Source& sour
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }
 
+// Copies each source with the same CopyToReader, and returns whether it went past the cache after each.
+std::vector<bool> copy_to_reader(const std::vector<Destination>& destinations,
+                                 const std::vector<Source>& sources, float slow_from, float least_gain) {
+  if (destinations.size() != sources.size()) throw std::invalid_argument("not a destination for each source");
+  CopyToReader copy({slow_from, least_gain});
+  std::vector<bool> past;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (destinations[i].size() != sources[i].size()) throw std::invalid_argument("spans differ in size");
+    copy(destinations[i].data(), sources[i].data(), sources[i].size());
+    past.push_back(copy.goes_past());
+  }
+  return past;
+}
+
 Encoding wire_named(const std::string& name) {
   return find<Encoding>(name, encoding_count, "wire");
 }
@@ -137,6 +152,8 @@ void bind_reduce(nb::module_& m) {
   sub.def("combine", combine, nb::arg("dtype"), nb::arg("op"), nb::arg("destinations"), nb::arg("sources"),
           nb::arg("scale") = 1.0, nb::arg("isa") = "");
   sub.def("copy", copy_bytes, nb::arg("destinations"), nb::arg("source"), nb::arg("isa") = "");
+  sub.def("copy_to_reader", copy_to_reader, nb::arg("destinations"), nb::arg("sources"), nb::arg("slow_from"),
+          nb::arg("least_gain"));
   sub.def("encode", encode, nb::arg("wire"), nb::arg("encoded"), nb::arg("values"), nb::arg("isa") = "");
   sub.def("decode", decode, nb::arg("wire"), nb::arg("values"), nb::arg("encoded"), nb::arg("isa") = "");
   sub.def(

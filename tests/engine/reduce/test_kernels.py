@@ -86,6 +86,37 @@ def test_copy(isa, destinations):
             assert not target[7 + count :].any()
 
 
+def copied_to_reader(counts, **limits):
+    rng = np.random.default_rng(11)
+    sources = [rng.integers(0, 256, count, dtype=np.uint8) for count in counts]
+    targets = [np.zeros(count + 80, np.uint8) for count in counts]
+    past = engine.copy_to_reader([target[7:-73] for target in targets], sources, **limits)
+    return sources, targets, past
+
+
+@pytest.mark.parametrize("slow_from", [0, 1e9])
+def test_copies_to_a_reader_are_exact_either_way(slow_from):
+    counts = [*range(3, 200), 2047, 2048, 2049, 4096, 5000, 65_537, *[1 << 20] * 6, 2051, 100_003]
+    sources, targets, past = copied_to_reader(counts, slow_from=slow_from, least_gain=0)
+    for source, target in zip(sources, targets, strict=True):
+        np.testing.assert_array_equal(target[7:-73], source)
+        assert not target[:7].any()
+        assert not target[-73:].any()
+    assert past[-1] == (slow_from == 0), "every copy is slow, or none"
+
+
+def test_two_slow_copies_of_three_let_the_next_go_past_the_cache_as_long_as_this_is_faster():
+    sizes = [1 << 16] * 8
+    past = copied_to_reader(sizes, slow_from=0, least_gain=0)[2]
+    assert past == [False] + [True] * 7
+    past = copied_to_reader(sizes, slow_from=0, least_gain=1e9)[2]
+    assert past == [False, True, True] + [False] * 5, "two copies showed that it gains too little"
+
+
+def test_copies_of_less_than_2_kib_are_not_timed():
+    assert not any(copied_to_reader([2047] * 100, slow_from=0, least_gain=0)[2])
+
+
 def test_bad_buffers_are_refused():
     data = np.zeros(12, np.uint8)
     with pytest.raises(ValueError, match="unknown dtype: float33"):
