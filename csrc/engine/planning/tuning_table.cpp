@@ -16,7 +16,7 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 4, 1, 24 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 4, 1, 1 * MiB, "two_shot", 512 * KiB, 2},
-    {C::all_reduce, 4, 1, all, "two_shot", 512 * KiB, 1},
+    {C::all_reduce, 4, 1, all, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 8, 1, 16 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 8, 1, all, "leaders", 512 * KiB, 1},
     // If rank order must be kept.
