@@ -125,10 +125,10 @@ class Executor {
   Onward carry_on(const Cursor& cursor, const Action& action, bool granted);
   void carried(Cursor& cursor, const Action& action, const Onward& onward);
   void fill(const Cursor& cursor, const Action& action, std::byte* to);
-  // Of messages to these peers. Null if no peer reads them where they are copied to, or if a peer answers
-  // them there: then each side claims the lines in turn, and no store waits long.
+  // Of messages to these peers. Null if a peer answers them in their place: then each side claims the lines
+  // in turn, and no store waits long.
   CopyToReader* copy_to(Peers peers) {
-    if (transport_.facts().queues || (answered_ && peers.size() == 1)) return nullptr;
+    if (answered_ && peers.size() == 1) return nullptr;
     return &copies_to_[static_cast<std::size_t>(peers.size() == 1 ? peers.front() : transport_.world)];
   }
   void take(const Move& move, void* target, const void* source, bool afresh) const;
