@@ -494,13 +494,13 @@ def test_two_gpus_where_peer_access_is_not_enough(few_blocks):
     on_gpu(_where_peer_access_is_not_enough, 4, device=[0, 1, 0, 1])
 
 
-def _beside_a_replay(comm, count, told):
+def _beside_a_replay(comm, count, captured, told):
     cuda = library()
     x, y = (GpuArray(integers(comm.rank, count)) for _ in range(2))
     stream = new_stream()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
-    comm.barrier()
+    captured.wait(PATIENCE)  # not comm's barrier, in which rank 1 might get rank 0's error
     if comm.rank == 0:
         graph.launch(stream)
         comm.all_reduce(y)  # on another stream, while the replay waits for rank 1
@@ -518,7 +518,7 @@ def _beside_a_replay(comm, count, told):
 
 @pytest.mark.parametrize("count", [100, 30_000])
 def test_a_replay_beside_a_call_is_refused(count):
-    on_gpu(_beside_a_replay, 2, count, threading.Event())
+    on_gpu(_beside_a_replay, 2, count, threading.Barrier(2), threading.Event())
 
 
 def test_groups_share_the_thread_blocks_of_a_gpu():
