@@ -169,7 +169,6 @@ def _as_rank(trial: Trial, rank: int, place: Place, store: str, tell: Callable[.
             )
 
         one = Elastic(trial, rank, store, tell) if trial.newcomers else Rank(trial, rank, join, tell)
-        ringreduce.empty(1)  # makes what a process has one of for all its arrays
         before = Belongings()
         one.run()
         ringreduce.finalize()  # which lets go of the communicator that init() has made
@@ -199,7 +198,6 @@ def _as_threads(trial: Trial, pipes: list[int]) -> None:
     try:
         end_with_parent(os.getppid())
         faulthandler.register(signal.SIGUSR1)
-        ringreduce.empty(1)
         before = Belongings()
         threads = _run_threads(trial, pipes)
         for rank, thread in enumerate(threads):
