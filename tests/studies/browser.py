@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.support.wait import WebDriverWait
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needed = pytest.mark.skipif(
@@ -16,7 +17,7 @@ needed = pytest.mark.skipif(
 
 @contextmanager
 def opened(path):
-    """Yields a driver for a page. ``driver.address`` is that of the page, which is not loaded yet."""
+    """Yields a driver for a page, which :func:`load` loads."""
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
@@ -32,6 +33,14 @@ def opened(path):
         yield driver
     finally:
         driver.quit()
+
+
+def load(driver):
+    """Loads the page anew, and waits until its scripts have run: on busy cores ``driver.get`` may return before."""
+    driver.execute_script("window.isOld = true")
+    driver.get(driver.address)
+    loaded = "return !window.isOld && document.readyState === 'complete'"
+    WebDriverWait(driver, 60).until(lambda driver: driver.execute_script(loaded))
 
 
 def errors(driver):

@@ -66,7 +66,7 @@ def driver(path):
 @pytest.fixture
 def page(driver):
     driver.set_window_size(1400, 1000)
-    driver.get(driver.address)
+    browser.load(driver)
     yield driver
     assert browser.errors(driver) == []
 

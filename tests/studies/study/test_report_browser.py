@@ -38,7 +38,7 @@ def page(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def fresh(page):
     page.set_window_size(1400, 1000)
-    page.get(page.address)
+    browser.load(page)
     yield
     assert browser.errors(page) == []
 
