@@ -258,14 +258,19 @@ def check(environment: Mapping[str, str], alone: bool = True) -> None:
 
 def complaints(environment: Mapping[str, str]) -> list[str]:
     """Returns a warning for each variable with our prefix that is not in the table: it may be misspelt."""
-    import difflib  # which a process without a misspelt variable need not load
-
     known = by_name()
+    unknown = [
+        name
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in known and not name.startswith(OF_TESTS)
+    ]
+    if not unknown:
+        return []
+    import difflib  # milliseconds, which most processes are spared
+
     endings = [name.removeprefix(PREFIX) for name in known]
     found = []
-    for name in sorted(environment):
-        if not name.startswith(PREFIX) or name in known or name.startswith(OF_TESTS):
-            continue
+    for name in unknown:
         likely = difflib.get_close_matches(name.removeprefix(PREFIX), endings, 1, 0.75)
         hint = (
             f"did you mean {PREFIX}{likely[0]}?"

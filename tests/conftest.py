@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from ctypes.util import find_library
 from functools import partial
 from typing import Any
@@ -22,20 +22,20 @@ import ringreduce
 from ringreduce.schedules import registry
 from tests.settled import settle
 
-# They begin first, so that no worker is left with one at the end.
+# They begin first, so that no worker is left with one at the end: by turns one that mostly waits and one that computes.
 LONGEST_FILES = [
     "frameworks/torch/test_faults.py",
-    "faults/test_waits.py",
-    "faults/test_endings.py",
-    "faults/test_point_to_point.py",
-    "engine/network/test_reaching.py",
-    "engine/network/test_across_hosts.py",
     "communicator/collectives/test_values.py",
-    "training/elastic/test_training.py",
+    "faults/test_waits.py",
     "start/running/test_commands.py",
-    "studies/cli/test_bench.py",
+    "faults/test_endings.py",
+    "training/elastic/test_training.py",
+    "faults/test_point_to_point.py",
     "frameworks/mpi/test_interposer.py",
+    "engine/network/test_reaching.py",
     "gpu/test_ranks.py",
+    "engine/network/test_across_hosts.py",
+    "studies/cli/test_bench.py",
     "communicator/collectives/test_point_to_point.py",
     "faults/test_meeting.py",
     "frameworks/torch/test_endings.py",
@@ -88,6 +88,14 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     settle()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    found = yield
+    # pytest-timeout leaves a dead thread with each test, and every fork looks at all threads that something refers to.
+    vars(item).pop("cancel_timeout", None)
+    return found
 
 
 def on_group(
@@ -185,6 +193,12 @@ def _no_world_is_left() -> Iterator[None]:
         left = ringreduce.world()
         ringreduce.finalize()
         pytest.fail(f"the test leaves {left!r} as ringreduce.world()")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks_stay_cheap() -> None:
+    """What a fork shares is split into small pages again as this process writes to it."""
+    settle()
 
 
 @pytest.fixture(autouse=True, scope="module")

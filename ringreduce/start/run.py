@@ -26,6 +26,9 @@ from ringreduce.start.agent import ending
 from ringreduce.start.bootstrap import check, init
 from ringreduce.start.orphans import end_with_parent
 
+# Each forked rank would import them by itself.
+from ringreduce.start.rendezvous import gathering, network_places  # noqa: F401
+
 __all__ = ["run"]
 
 LOOK_EVERY = 0.2  # seconds between two looks for ranks that have ended
