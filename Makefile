@@ -252,16 +252,19 @@ build/dev/.torch: $(VENV)/.torch | engine
 	$(DEV) $(QUIETLY)
 	@touch $@
 
-# What is built on the engine: torch's backend and NCCL's interface.
+# What is built on the engine: torch's backend and NCCL's interface. $(1): what else ninja builds at the same time.
+define build_fronts
+@$(CMAKE) --build build/dev -j $(JOBS) --target torch_backend ringreduce_nccl $(1)
+@$(CMAKE) --install build/dev --prefix . --component fronts >> build/dev/install.log
+endef
 fronts: engine build/dev/.torch
-	@$(CMAKE) --build build/dev -j $(JOBS) --target torch_backend ringreduce_nccl
-	@$(CMAKE) --install build/dev --prefix . --component fronts >> build/dev/install.log
+	$(build_fronts)
 
-# What the GPU's threads do, for tests on the CPU; and, which only slow tests need, torch tensors on that GPU.
-emulated-gpu: fronts
-	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated \
-	  nccl_emulated driver_emulated
+# And what the GPU's threads do, for tests on the CPU.
+emulated-gpu: engine build/dev/.torch
+	$(call build_fronts,reduce_emulated interpreter_emulated cuda_emulated nccl_emulated driver_emulated)
 
+# And torch tensors on that GPU, which only slow tests need.
 emulated: emulated-gpu
 	@$(CMAKE) --build build/dev -j $(JOBS) --target torch_emulated_cuda
 

@@ -8,7 +8,7 @@ namespace {
 
 // Of two, so that the next slice is copied while the network has one. Not measured on a card yet.
 constexpr std::size_t room_of_slice = std::size_t{8} << 20;
-constexpr std::uint64_t forever = std::uint64_t{1} << 62;
+constexpr std::uint64_t all_done = std::uint64_t{1} << 62;
 constexpr int quick_looks = 100;
 constexpr std::chrono::microseconds between_looks{50};
 constexpr std::chrono::milliseconds time_to_find_it{500};
@@ -208,7 +208,7 @@ void Staging::give_up() {
   {
     const std::lock_guard lock(mutex_);
     given_up_ = true;
-    __atomic_store_n(done_, forever, __ATOMIC_RELEASE);
+    __atomic_store_n(done_, all_done, __ATOMIC_RELEASE);
     changed_->notify_all();
   }
   group_->leave();

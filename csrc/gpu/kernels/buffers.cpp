@@ -14,7 +14,7 @@ using device::Allocation;
 
 // Per offer: an allocator may have mapped the array piece by piece.
 constexpr int most_allocations = 64;
-constexpr std::chrono::milliseconds every{20};
+constexpr std::chrono::milliseconds look_every{20};
 // How long a capture waits for peers to map its arrays, and a registration for room.
 constexpr std::chrono::seconds patience{1};
 
@@ -264,7 +264,7 @@ void Buffers::unmap(int peer, int index) {
 
 void Buffers::start(std::function<bool()> is_idle) {
   is_idle_ = std::move(is_idle);
-  thread_ = std::make_unique<Repeating>(every, [this] { look(); });
+  thread_ = std::make_unique<Repeating>(look_every, [this] { look(); });
 }
 
 void Buffers::look() try {
