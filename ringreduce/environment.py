@@ -266,7 +266,7 @@ def complaints(environment: Mapping[str, str]) -> list[str]:
     ]
     if not unknown:
         return []
-    import difflib  # milliseconds, which most processes are spared
+    import difflib  # takes milliseconds, and few processes need it
 
     endings = [name.removeprefix(PREFIX) for name in known]
     found = []

@@ -22,7 +22,8 @@ import ringreduce
 from ringreduce.schedules import registry
 from tests.settled import settle
 
-# They begin first, so that no worker is left with one at the end: by turns one that mostly waits and one that computes.
+# They begin first, so that no worker is left with one at the end. Those that mostly wait alternate with those that
+# compute.
 LONGEST_FILES = [
     "frameworks/torch/test_faults.py",
     "communicator/collectives/test_values.py",
@@ -87,13 +88,12 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
-    settle()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     found = yield
-    # pytest-timeout leaves a dead thread with each test, and every fork looks at all threads that something refers to.
+    # pytest-timeout keeps a dead thread for each test, and a forked child resets the locks of all threads that exist.
     vars(item).pop("cancel_timeout", None)
     return found
 
@@ -197,7 +197,7 @@ def _no_world_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _forks_stay_cheap() -> None:
-    """What a fork shares is split into small pages again as this process writes to it."""
+    """Writes after a fork split the huge pages that it shares with its parent."""
     settle()
 
 

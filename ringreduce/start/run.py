@@ -26,7 +26,7 @@ from ringreduce.start.agent import ending
 from ringreduce.start.bootstrap import check, init
 from ringreduce.start.orphans import end_with_parent
 
-# Each forked rank would import them by itself.
+# Imported before the fork, so that the ranks need not import them.
 from ringreduce.start.rendezvous import gathering, network_places  # noqa: F401
 
 __all__ = ["run"]
