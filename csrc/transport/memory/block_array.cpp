@@ -85,8 +85,7 @@ bool BlockArray::move(Address part, std::size_t bytes, bool with_contents) {
   const bool viewed =
       mmap(view, end - first, PROT_READ | PROT_WRITE, flags, file_.get(), offset_of_view) != MAP_FAILED;
   if (viewed) {
-    const auto from = huge_.begin() + static_cast<std::ptrdiff_t>((first - start_) / huge_page);
-    const auto to = from + static_cast<std::ptrdiff_t>((end - first) / huge_page);
+    const auto from = huge_at(first), to = huge_at(end);
     if (std::find(from, to, false) != to) take_huge_pages(view, end - first);
     std::fill(from, to, true);
     if (with_contents) std::memcpy(static_cast<std::byte*>(view) + (part - first), pointer(part), bytes);
@@ -114,6 +113,7 @@ void BlockArray::make_private(Address part, std::size_t bytes) {
 
 bool BlockArray::drop(Address part, std::size_t bytes, bool shared) {
   if (shared) {  // peers may keep their mapping for long
+    std::fill(huge_at(part), huge_at(part + bytes + huge_page - 1), false);
     fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(part - start_),
               static_cast<off_t>(bytes));
   }

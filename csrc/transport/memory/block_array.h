@@ -46,6 +46,9 @@ class BlockArray {
  private:
   bool open_file();
   bool move(Address part, std::size_t bytes, bool with_contents);
+  std::vector<bool>::iterator huge_at(Address address) {
+    return huge_.begin() + static_cast<std::ptrdiff_t>((address - start_) / huge_page);
+  }
 
   Address start_ = 0;
   std::size_t bytes_;

@@ -18,13 +18,17 @@ Address beginning(Address start, std::size_t wanted) {
 void BlockMap::list(Place block) {
   const auto& [start, b] = *block;
   free(b.state).insert({b.bytes, start});
-  if (b.state != State::fresh) resting_ += b.bytes;
+  if (b.state == State::fresh) return;
+  with_pages_.insert({b.freed, start});
+  resting_ += b.bytes;
 }
 
 void BlockMap::unlist(Place block) {
   const auto& [start, b] = *block;
   free(b.state).erase({b.bytes, start});
-  if (b.state != State::fresh) resting_ -= b.bytes;
+  if (b.state == State::fresh) return;
+  with_pages_.erase({b.freed, start});
+  resting_ -= b.bytes;
 }
 
 BlockMap::Place BlockMap::holder(Address address) {
@@ -78,8 +82,10 @@ BlockMap::Place BlockMap::rest(Place block) {
   const auto absorb = [&](Place first, Place second) {
     first->second.bytes += second->second.bytes;
     first->second.uses = std::max(first->second.uses, second->second.uses);
+    first->second.freed = std::max(first->second.freed, second->second.freed);
     blocks_.erase(second);
   };
+  if (!block->second.free()) block->second.freed = ++freed_;
   block->second.asked = 0;
   if (const auto next = std::next(block); next != none() && joins(*block, *next)) {
     unlist(next);
@@ -101,10 +107,8 @@ void BlockMap::forget(Place block) {
   blocks_.erase(block);
 }
 
-BlockMap::Place BlockMap::largest_with_pages() {
-  const Free &own = free(State::own), &shared = free(State::shared);
-  const bool is_own = shared.empty() || (!own.empty() && own.rbegin()->first >= shared.rbegin()->first);
-  return blocks_.find((is_own ? own : shared).rbegin()->second);
+BlockMap::Place BlockMap::oldest_with_pages() {
+  return blocks_.find(with_pages_.begin()->second);
 }
 
 }  // namespace ringreduce::block_pool

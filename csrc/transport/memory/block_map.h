@@ -24,7 +24,8 @@ struct Block {
   BlockArray* array = nullptr;
   std::size_t asked = 0;  // by the program; 0: the block is free
   State state = State::fresh;
-  std::uint8_t uses = 0;  // by collectives, of this memory
+  std::uint8_t uses = 0;    // by collectives, of this memory
+  std::uint64_t freed = 0;  // when it was freed, in the order of all that were
 };
 
 // All blocks. The free ones are also in sets, from which take() and forget() remove them.
@@ -49,8 +50,8 @@ class BlockMap {
   Place rest(Place block);
   // Removes a free block.
   void forget(Place block);
-  // The largest free block that has pages. There must be one.
-  Place largest_with_pages();
+  // The free block with pages that has not been used for longest. There must be one.
+  Place oldest_with_pages();
 
   std::size_t free_bytes_with_pages() const { return resting_; }
 
@@ -63,6 +64,8 @@ class BlockMap {
 
   Blocks blocks_;
   std::array<Free, 3> free_;
+  std::set<std::pair<std::uint64_t, Address>> with_pages_;  // free, in their order
+  std::uint64_t freed_ = 0;
   std::size_t resting_ = 0;
 };
 

@@ -158,6 +158,23 @@ def test_no_two_arrays_overlap_and_memory_and_descriptors_are_given_back():
         assert shared > 5 and most < 100
 
 
+def test_what_goes_back_was_not_used_for_longest():
+    """An array that each step makes and reduces stays shared, whatever else the steps leave behind."""
+
+    def rank_main(comm):
+        moved(comm, 8 * M)
+        shared, between = [], []
+        for _ in range(30):
+            array = np.empty(8 * M, np.uint8)
+            shared.append(is_shared(array))
+            left = np.zeros(4 * M, np.uint8)  # in new pages each time
+            between.append(np.zeros(2 * M, np.uint8))  # so that none of it joins what was left before
+            del array, left
+        return shared
+
+    assert on_processes(2, rank_main) == [[True] * 30] * 2
+
+
 @pytest.mark.slow
 def test_memory_goes_back_that_was_not_needed_for_some_time():
     def resident():
