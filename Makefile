@@ -207,10 +207,14 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
 	  $(PIP) install --no-build-isolation --editable .
 	@touch $@
 
-# What checks and tests need. After torch, whose types mypy reads.
+# What checks and tests need. After torch, whose types mypy reads. Of these packages only what tests import is compiled,
+# and here: several workers would compile it at the same time.
+TESTS_IMPORT := hypothesis jinja2 matplotlib.pyplot mkdocs.commands.build mkdocstrings pandas plotly.graph_objects \
+  scipy.optimize selenium.webdriver sklearn.datasets statsmodels.api torch._dynamo torch.distributed.fsdp
 $(VENV)/.tools: $(VENV)/.torch
 	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
-	  $(PIP) install --no-build-isolation --editable '.[test,dev]' pytorch-optimizer
+	  $(PIP) install --no-compile --no-build-isolation --editable '.[test,dev]' pytorch-optimizer
+	@printf 'import %s\n' $(TESTS_IMPORT) | $(BIN)/python -W ignore
 	@touch $@
 
 $(VENV)/.release: $(VENV)/.tools
@@ -222,7 +226,7 @@ $(VENV)/.plot: $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.installed
-	$(PIP) install '$(TORCH)'
+	$(PIP) install --no-compile '$(TORCH)'
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.torch

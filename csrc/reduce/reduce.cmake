@@ -34,7 +34,7 @@ if(RINGREDUCE_FUZZ)  # checks every loop, so build as few as possible
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   ringreduce_kernels(avx512 64 x86 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c)
   ringreduce_kernels(avx2 32 x86 -mavx2 -mf16c)
-  ringreduce_kernels(plain 16 portable)
+  ringreduce_kernels(plain 16 portable -DRINGREDUCE_ONE_SHAPE)
   target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_x86_64.cpp)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   ringreduce_kernels(neon_bf16 16 "arm_bf16;arm" -march=armv8.2-a+fp16+bf16)

@@ -160,12 +160,14 @@ template <class Format, class Op, class Spans>
       count);
 }
 
-// The most frequent shapes are compiled separately, which makes them up to a third faster in cache.
-// `elements`: of the format, in each of the `count`.
+// The most frequent shapes are compiled separately, which makes them up to a third faster in cache, but for
+// processors of long ago: the compiler takes as long for each shape. `elements`: of the format, in each of
+// the `count`.
 template <class Format, class Op, int elements>
 void combine_often(void* const* destinations, int destination_count, const void* const* sources,
                    int source_count, std::size_t count, double scale) {
   auto* chosen = loop<Format, Op, AnySpans>;
+#ifndef RINGREDUCE_ONE_SHAPE
   if (destination_count == 1) {
     if (source_count == 2) chosen = loop<Format, Op, FixedSpans<1, 2>>;
     if (source_count == 4) chosen = loop<Format, Op, FixedSpans<1, 4>>;
@@ -173,6 +175,7 @@ void combine_often(void* const* destinations, int destination_count, const void*
   } else if (destination_count == 2 && source_count == 2) {
     chosen = loop<Format, Op, FixedSpans<2, 2>>;
   }
+#endif
   return chosen(destinations, destination_count, sources, source_count, elements * count, scale);
 }
 

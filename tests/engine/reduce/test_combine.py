@@ -102,8 +102,8 @@ def test_average_of_integers_cuts(dtype):
         if ranks > info.max:  # the divisor in the oracle has the element's type
             continue
         rng = np.random.default_rng(4)
-        edges = np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, ranks, ranks - 1], NUMPY[dtype])
-        span = np.concatenate([edges, random_bits(dtype, 500, rng)])
+        edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, ranks, ranks - 1]
+        span = np.concatenate([np.array(edges, NUMPY[dtype]), random_bits(dtype, 500, rng)])
         check(dtype, "avg", [span], 1 / ranks, about=ranks)
 
 
