@@ -12,18 +12,30 @@ namespace {
 constexpr std::align_val_t line{64};
 constexpr std::size_t extra = 64;  // bytes
 
-void destroy(Buffer* buffer) {
+}  // namespace
+
+Pool::~Pool() {
+  for (const Spare& spare : spare_) {
+    for (Buffer* buffer : spare.buffers) destroy(buffer);
+  }
+}
+
+void Pool::destroy(Buffer* buffer) {
+  held_ -= buffer->room;
   page_changes::note(buffer->data, buffer->room);
   ::operator delete(buffer->data, line);
   delete buffer;
 }
 
-}  // namespace
-
-Pool::~Pool() {
-  for (const auto& buffers : spare_) {
-    for (Buffer* buffer : buffers) destroy(buffer);
+void Pool::destroy_one() {
+  Spare* oldest = nullptr;
+  for (Spare& spare : spare_) {
+    if (!spare.buffers.empty() && (!oldest || spare.used < oldest->used)) oldest = &spare;
   }
+  Buffer* const buffer = oldest->buffers.back();
+  oldest->buffers.pop_back();
+  spare_bytes_ -= buffer->room;
+  destroy(buffer);
 }
 
 // A power of two plus a line, because messages of such lengths come with a header.
@@ -33,9 +45,9 @@ Buffer* Pool::take(std::size_t bytes) {
   const auto power = static_cast<std::size_t>(std::countr_zero(body));
   if (spare_.size() <= power) spare_.resize(power + 1);
   Buffer* buffer = nullptr;
-  if (!spare_[power].empty()) {
-    buffer = spare_[power].back();
-    spare_[power].pop_back();
+  if (auto& buffers = spare_[power].buffers; !buffers.empty()) {
+    buffer = buffers.back();
+    buffers.pop_back();
     spare_bytes_ -= room;
   } else {
     buffer = new Buffer{static_cast<std::byte*>(::operator new(room, line)), room, 0};
@@ -47,13 +59,15 @@ Buffer* Pool::take(std::size_t bytes) {
 
 void Pool::release(Buffer* buffer) {
   if (--buffer->users > 0) return;
-  if (spare_bytes_ + buffer->room > most_spare) {
-    held_ -= buffer->room;
+  if (buffer->room > most_spare) {
     destroy(buffer);
     return;
   }
+  Spare& spare = spare_[static_cast<std::size_t>(std::countr_zero(buffer->room - extra))];
+  spare.buffers.push_back(buffer);
+  spare.used = ++uses_;
   spare_bytes_ += buffer->room;
-  spare_[static_cast<std::size_t>(std::countr_zero(buffer->room - extra))].push_back(buffer);
+  while (spare_bytes_ > most_spare) destroy_one();
 }
 
 }  // namespace ringreduce

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace ringreduce {
@@ -43,8 +44,17 @@ class Pool {
   static constexpr std::size_t smallest = 4096;
   static constexpr std::size_t most_spare = std::size_t{16} << 20;  // bytes kept for reuse
 
-  std::vector<std::vector<Buffer*>> spare_;  // by the power of two of their capacity
+  struct Spare {
+    std::vector<Buffer*> buffers;
+    std::uint64_t used = 0;  // when one of them was, in the order of all uses
+  };
+  void destroy(Buffer* buffer);
+  // Of the size that has not been used for longest.
+  void destroy_one();
+
+  std::vector<Spare> spare_;  // by the power of two of their capacity
   std::size_t held_ = 0, spare_bytes_ = 0;
+  std::uint64_t uses_ = 0;
 };
 
 }  // namespace ringreduce

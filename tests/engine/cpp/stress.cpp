@@ -369,4 +369,5 @@ int main(int argc, char** argv) {
   }
   closing();
   blocks();
+  buffers();
 }

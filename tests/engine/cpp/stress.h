@@ -46,4 +46,7 @@ void closing();
 // The pool of large blocks.
 void blocks();
 
+// The pool of messages' buffers.
+void buffers();
+
 }  // namespace stress

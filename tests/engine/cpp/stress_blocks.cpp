@@ -11,6 +11,7 @@
 
 #include "stress.h"
 #include "transport/memory/block_pool.h"
+#include "transport/remote/pool.h"
 
 // ThreadSanitizer takes a new mapping for a write. The system puts pages with the same bytes in place at
 // once, so that threads may read meanwhile.
@@ -138,6 +139,25 @@ void blocks() {
   }
   for (int turn = 0; turn < 3; ++turn) require(child_has(kept), "a child has its parent's blocks");
   for (const Held& block : kept) release(block);
+}
+
+void buffers() {
+  constexpr std::size_t small = std::size_t{64} << 10, large = std::size_t{1} << 20,
+                        spare = std::size_t{16} << 20;
+  Pool pool;
+  std::vector<Buffer*> taken;
+  for (std::size_t bytes = 0; bytes < 2 * spare; bytes += small) taken.push_back(pool.take(small));
+  for (Buffer* buffer : taken) pool.release(buffer);
+  require(pool.bytes() > spare - 2 * small && pool.bytes() <= spare, "what is kept of the buffers");
+  for (int turn = 0; turn < 3; ++turn) {
+    pool.release(pool.take(large));
+    const std::size_t held = pool.bytes();
+    Buffer* const again = pool.take(large);
+    require(pool.bytes() == held, "a buffer that was just used is used again");
+    pool.release(again);
+  }
+  pool.release(pool.take(2 * spare));
+  require(pool.bytes() <= spare, "a buffer that is larger than what is kept goes");
 }
 
 }  // namespace stress
