@@ -19,7 +19,7 @@ void BlockMap::list(Place block) {
   const auto& [start, b] = *block;
   free(b.state).insert({b.bytes, start});
   if (b.state == State::fresh) return;
-  with_pages_.insert({b.freed, start});
+  if (b.bytes >= huge_page) large_.insert({b.freed, start});
   resting_ += b.bytes;
 }
 
@@ -27,7 +27,7 @@ void BlockMap::unlist(Place block) {
   const auto& [start, b] = *block;
   free(b.state).erase({b.bytes, start});
   if (b.state == State::fresh) return;
-  with_pages_.erase({b.freed, start});
+  large_.erase({b.freed, start});
   resting_ -= b.bytes;
 }
 
@@ -107,8 +107,12 @@ void BlockMap::forget(Place block) {
   blocks_.erase(block);
 }
 
-BlockMap::Place BlockMap::oldest_with_pages() {
-  return blocks_.find(with_pages_.begin()->second);
+// A smaller block is part of a huge page, which would be divided, also for those who use the rest.
+BlockMap::Place BlockMap::dispensable() {
+  if (!large_.empty()) return blocks_.find(large_.begin()->second);
+  const Free &own = free(State::own), &shared = free(State::shared);
+  const bool is_own = shared.empty() || (!own.empty() && own.rbegin()->first >= shared.rbegin()->first);
+  return blocks_.find((is_own ? own : shared).rbegin()->second);
 }
 
 }  // namespace ringreduce::block_pool

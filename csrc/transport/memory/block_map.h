@@ -50,8 +50,9 @@ class BlockMap {
   Place rest(Place block);
   // Removes a free block.
   void forget(Place block);
-  // The free block with pages that has not been used for longest. There must be one.
-  Place oldest_with_pages();
+  // A free block with pages, to give them back: of those with whole huge pages the one that has not been used
+  // for longest, or else the largest. There must be one.
+  Place dispensable();
 
   std::size_t free_bytes_with_pages() const { return resting_; }
 
@@ -64,7 +65,7 @@ class BlockMap {
 
   Blocks blocks_;
   std::array<Free, 3> free_;
-  std::set<std::pair<std::uint64_t, Address>> with_pages_;  // free, in their order
+  std::set<std::pair<std::uint64_t, Address>> large_;  // free ones with pages, in their order
   std::uint64_t freed_ = 0;
   std::size_t resting_ = 0;
 };

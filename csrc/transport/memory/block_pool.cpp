@@ -82,7 +82,7 @@ class Pool {
     live_ -= block->second.bytes;
     blocks_.rest(block);
     const std::size_t limit = std::max(peak_.look(live_), live_ + kept);
-    while (live_ + blocks_.free_bytes_with_pages() > limit && drop(blocks_.oldest_with_pages())) {
+    while (live_ + blocks_.free_bytes_with_pages() > limit && drop(blocks_.dispensable())) {
     }
     return true;
   }
