@@ -160,9 +160,9 @@ template <class Format, class Op, class Spans>
       count);
 }
 
-// The most frequent shapes are compiled separately, which makes them up to a third faster in cache, but for
-// processors of long ago: the compiler takes as long for each shape. `elements`: of the format, in each of
-// the `count`.
+// The most frequent shapes are compiled separately, which makes them up to a third faster in cache. Kernels
+// for old processors have one shape, because the compiler takes as long for each. `elements`: of the format,
+// in each of the `count`.
 template <class Format, class Op, int elements>
 void combine_often(void* const* destinations, int destination_count, const void* const* sources,
                    int source_count, std::size_t count, double scale) {
