@@ -16,7 +16,6 @@ from ringreduce.studies.plan.report import write
 from ringreduce.studies.plan.search import search
 from ringreduce.studies.plan.strategies import strategy
 from ringreduce.studies.simulate import Flat, Network
-from tests.conftest import slowly
 from tests.studies import browser
 from tests.studies.plan.jobs import cluster, job
 
@@ -71,6 +70,7 @@ def page(driver):
     assert browser.errors(driver) == []
 
 
+@pytest.mark.slow
 @browser.needed
 def test_all_plots_are_drawn(page):
     for plot in (
@@ -91,6 +91,7 @@ def test_all_plots_are_drawn(page):
     assert page.find_elements(By.CSS_SELECTOR, "b") == []
 
 
+@pytest.mark.slow
 @browser.needed
 def test_the_number_of_ranks_can_be_chosen(page):
     def rows():
@@ -103,8 +104,9 @@ def test_the_number_of_ranks_can_be_chosen(page):
     assert page.execute_script(TRACES, "memory")[0]["y"] == TEXTS
 
 
+@pytest.mark.slow
 @browser.needed
-@pytest.mark.parametrize("width", [1400, *slowly(600)])
+@pytest.mark.parametrize("width", [1400, 600])
 def test_it_fits(page, width):
     page.set_window_size(width, 900)
     fits = "return document.documentElement.scrollWidth <= innerWidth"

@@ -12,11 +12,10 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from ringreduce.study.folder import load
 from ringreduce.study.report import write
-from tests.conftest import slowly
 from tests.studies import browser
 from tests.studies.study import synthetic
 
-pytestmark = browser.needed
+pytestmark = [pytest.mark.slow, browser.needed]
 
 TRACES = "return document.getElementById(arguments[0]).data.map(({name, y, text}) => ({name, y, text}))"
 MARK = """
@@ -128,13 +127,12 @@ def test_pictures_can_be_saved(page):
     assert ElementTree.fromstring(saved).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-@pytest.mark.parametrize("width", [1400, *slowly(600)])
+@pytest.mark.parametrize("width", [1400, 600])
 def test_it_fits(page, width):
     page.set_window_size(width, 900)
     fits = "return document.documentElement.scrollWidth <= innerWidth"
     WebDriverWait(page, 20).until(lambda page: page.execute_script(fits))
 
 
-@pytest.mark.slow
 def test_it_can_be_printed(page):
     assert len(page.print_page()) > 20_000
