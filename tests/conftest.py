@@ -22,25 +22,30 @@ import ringreduce
 from ringreduce.schedules import registry
 from tests.settled import settle
 
-# They begin first, so that no worker is left with one at the end. Those that mostly wait alternate with those that
-# compute.
+# They begin first, so that no worker is left with one at the end: those that take longest, and the last in alphabetical
+# order. After one that mostly waits come two that compute.
 LONGEST_FILES = [
     "frameworks/torch/test_faults.py",
+    "start/running/test_commands.py",
     "communicator/collectives/test_values.py",
     "faults/test_waits.py",
-    "start/running/test_commands.py",
-    "faults/test_endings.py",
-    "training/elastic/test_training.py",
-    "faults/test_point_to_point.py",
     "frameworks/mpi/test_interposer.py",
-    "engine/network/test_reaching.py",
+    "engine/network/test_fabric_cards.py",
+    "faults/test_endings.py",
     "gpu/test_ranks.py",
     "engine/network/test_across_hosts.py",
-    "studies/cli/test_bench.py",
-    "communicator/collectives/test_point_to_point.py",
+    "faults/test_point_to_point.py",
+    "schedules/test_catalogue.py",
+    "training/test_train_modes.py",
+    "engine/network/test_reaching.py",
+    "gpu/test_wire.py",
+    "gpu/test_interpreter.py",
     "faults/test_meeting.py",
+    "training/test_train_program.py",
+    "training/test_train.py",
     "frameworks/torch/test_endings.py",
     "frameworks/torch/test_torch_suite.py",
+    "studies/cli/test_bench.py",
 ]
 
 os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must not change what they find
