@@ -195,7 +195,7 @@ $(FREE)/.ready: | $(FREE_THREADED)
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
 $(VENV)/.build:
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)
 	$(PIP) install $(BUILD_REQUIRES)
 	@touch $@
 
