@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::size_t least_array = std::size_t{64} << 20, largest_array = std::size_t{1} << 30;
 constexpr std::size_t kept = std::size_t{64} << 20;
+constexpr std::size_t part_for_gaps = 8;  // an eighth more, for free parts that no request fits into
 constexpr std::chrono::seconds remembered{10};
 constexpr int pays_from = 2;  // uses; to move a block takes as long as an ordinary call
 
@@ -81,7 +82,7 @@ class Pool {
     if (!blocks_.is_block(block)) return false;
     live_ -= block->second.bytes;
     blocks_.rest(block);
-    const std::size_t limit = std::max(peak_.look(live_), live_ + kept);
+    const std::size_t most = peak_.look(live_), limit = std::max(most + most / part_for_gaps, live_ + kept);
     while (live_ + blocks_.free_bytes_with_pages() > limit && drop(blocks_.dispensable())) {
     }
     return true;

@@ -22,8 +22,8 @@ enum class Kind {
 // Memory on a page boundary. Returns null where there is none, or none of the kind.
 void* allocate(std::size_t bytes, Kind kind);
 
-// Gives a block back; false if `memory` is not the start of one. What the process has used within the last
-// ten seconds is kept for the next blocks, and 64 MiB.
+// Gives a block back; false if `memory` is not the start of one. An eighth more than the process has used
+// within the last ten seconds is kept for the next blocks, or 64 MiB more than it uses.
 bool free(void* memory);
 
 // The bytes that allocate() was asked for, if `memory` is the start of a block.

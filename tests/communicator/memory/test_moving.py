@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
 import time
 
 import numpy as np
@@ -173,6 +174,23 @@ def test_what_goes_back_was_not_used_for_longest():
         return shared
 
     assert on_processes(2, rank_main) == [[True] * 30] * 2
+
+
+def test_gaps_between_arrays_take_no_memory_from_steps():
+    """Free memory that no request fits into does not count as a part of what the steps need."""
+
+    def rank_main(comm):
+        parts = [np.ones(M, np.uint8) for _ in range(32)]
+        del parts[::2]
+
+        def step():
+            _one, _other = np.ones(100 * M, np.uint8), np.ones(60 * M, np.uint8)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        before, *_, after = [step() for _ in range(10)]
+        return after - before
+
+    assert max(on_processes(2, rank_main)) < 150  # the larger array alone has 50 pages or more, in each step
 
 
 @pytest.mark.slow
