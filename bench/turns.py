@@ -42,6 +42,7 @@ def in_turns(
     barrier: Step,
     order: Callable[[Iterable[str], int], list[str]] = shuffled,
     warm: int = 1,
+    lead: int = 0,
 ) -> dict[str, list[float]]:
     """Returns this rank's seconds of a step of each contestant, for each round.
 
@@ -50,11 +51,15 @@ def in_turns(
         barrier: what all ranks call before each turn.
         order: the order of the contestants in a round, by the round's number.
         warm: rounds before those that count.
+        lead: steps of each turn before those that are timed. The first step after another contestant's finds that
+            one's data in the caches, and its arrays in free memory.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(warm + rounds):
         for name in order(steps, number):
             barrier()
+            for _ in range(lead):
+                steps[name]()
             start = perf_counter()
             for _ in range(together):
                 steps[name]()
