@@ -10,6 +10,7 @@ import pytest
 
 import ringreduce
 from tests.conftest import slow_rows
+from tests.processes import python
 
 from .emulated_nccl import EMULATED_NCCL
 from .gpu_arrays import GpuArray, library
@@ -96,8 +97,14 @@ def test_many_groups(number, how):
     close(groups)
 
 
-def test_beyond_them_an_error_says_what_to_do(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", "/nowhere")
+def test_beyond_them_an_error_says_what_to_do():
+    """In a process of its own: this one may have loaded NCCL already, which would serve the last group."""
+    program = "from tests.gpu.test_budgets import refuse_beyond_them; refuse_beyond_them()"
+    done = python("-c", program, RINGREDUCE_NCCL_LIBRARY="/nowhere")
+    assert done.returncode == 0, done.stderr
+
+
+def refuse_beyond_them():
     groups, [beyond] = made(29), new_groups(1)
     said = (
         "a GPU that 1 rank uses runs 64 thread blocks at the same time, and other groups have claimed 64 of .*: "
