@@ -24,6 +24,16 @@ def few_blocks(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def other_tests_have_no_emulated_gpu():
+    """The programs that they start would otherwise load it."""
+    before = os.environ.get("RINGREDUCE_CUDA_LIBRARY")
+    yield
+    os.environ.pop("RINGREDUCE_CUDA_LIBRARY", None)
+    if before is not None:
+        os.environ["RINGREDUCE_CUDA_LIBRARY"] = before
+
+
 @pytest.fixture(autouse=True)
 def arrays_and_streams_end():
     """An array holds a descriptor on the emulated GPU, of which there are not too many."""

@@ -66,6 +66,29 @@ def test_a_ring(world, monkeypatch):
     on_gpu(_ring, world)
 
 
+class Pinned:
+    """CPU memory that CUDA's array interface describes, as Numba's pinned arrays are."""
+
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, {**array.__array_interface__, "version": 3}
+
+
+def _pinned(comm):
+    library()
+    x = Pinned(values(comm.rank, 1000))
+    if comm.rank == 0:
+        comm.send(x, 1)
+        comm.send(room(3), 1)  # the GPU's library is loaded
+    else:
+        comm.recv(x, 0)
+        comm.recv(np.zeros(3, "float32"), 0)
+    assert (x.array == values(0, 1000)).all()
+
+
+def test_cpu_memory_with_the_gpus_interface():
+    on_gpu(_pinned, 2)
+
+
 def _in_stream_order(comm):
     """A message waits for its stream's work, and later work for it."""
     on = Streamed(comm)

@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "fronts/python/arguments.h"
 #include "fronts/python/arrays.h"
 #include "fronts/python/bindings.h"
@@ -210,6 +212,10 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   const ArrayView target = view(to, "x", true, held), from = view(source, "x", false, held);
   const bool outwards = from.device != on_host;
   const int device = outwards ? from.device : target.device;
+  if (device == on_host) {  // CUDA's array interface describes pinned memory, too
+    std::memcpy(target.data, from.data, from.bytes());
+    return;
+  }
   const std::optional<void*> given = chosen_stream(outwards ? source : to, device, stream);
   const WithoutGil unlocked;
   void* const chosen = given ? *given : comm.device_holdings().stream;
