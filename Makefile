@@ -32,10 +32,10 @@ BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 TABLES_FLAGS ?=
 TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
-# Tests of one file stay together, because many measure how long something takes. Five workers keep two cores busy:
+# Tests of one file stay together, because many measure how long something takes. Six workers keep two cores busy:
 # much of a test is waiting.
 # A worker that is replaced may never get the rest of its tests: pytest-xdist 3.8 then hangs (its issue 1378).
-PYTEST_FLAGS ?= -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 30
+PYTEST_FLAGS ?= -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 30
 SUITE_FLAGS ?=
 # No seed: a new one. No number of trials: as many as there is time for.
 CHAOS_SECONDS ?= 600
@@ -51,6 +51,9 @@ TORCH := torch==2.13.0
 
 # One at a time in the venv, also with make -j.
 PIP := flock $(VENV) $(BIN)/python -m pip --disable-pip-version-check -qq
+# Installs metadata, the command and a link to this folder. Extensions are built by ninja.
+EDITABLE := PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
+  $(PIP) install --no-build-isolation --editable
 # The venv's cmake and ninja, whatever else is installed. The compilers' settings come from the environment.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGREDUCE_WERROR=ON
@@ -95,14 +98,14 @@ test-quick: check fronts
 built-for-test: emulated-gpu $(VENV)/.tools .venv-mpich/.ready
 
 # CUDA's part is built where there is an nvcc. Tests of what is missing are skipped, and pytest says which.
-test-all: check built-for-test emulated cuda-12 nccl-header $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
+test-all: check built-for-test emulated cuda-12 nccl-header $(VENV)/.dev $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	$(if $(shell command -v nvcc),@$(MAKE) --no-print-directory cuda)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 	@$(MAKE) --no-print-directory test-torch chaos
 
 # To look at: python3 -m http.server -d build/docs
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: $(VENV)/.tools
+docs: $(VENV)/.dev
 	@$(BIN)/python -m mkdocs build --strict --quiet
 
 # Otherwise AS is the assembler.
@@ -202,22 +205,24 @@ $(VENV)/.build:
 $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
 	@# What an older build has left here would be found before the metadata that is installed now.
 	rm -rf *.egg-info
-	@# Metadata, the command and a link to this folder; the extension is built below, where it is not built anew.
-	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
-	  $(PIP) install --no-build-isolation --editable .
+	$(EDITABLE) .
 	@touch $@
 
 # What checks and tests need. After torch, whose types mypy reads. Of these packages only what tests import is compiled,
 # and here: several workers would compile it at the same time.
-TESTS_IMPORT := hypothesis jinja2 matplotlib.pyplot mkdocs.commands.build mkdocstrings pandas plotly.graph_objects \
-  scipy.optimize selenium.webdriver sklearn.datasets statsmodels.api torch._dynamo torch.distributed.fsdp
+TESTS_IMPORT := hypothesis jinja2 matplotlib.pyplot pandas plotly.graph_objects scipy.optimize sklearn.datasets \
+  statsmodels.api torch._dynamo torch.distributed.fsdp
 $(VENV)/.tools: $(VENV)/.torch
-	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
-	  $(PIP) install --no-compile --no-build-isolation --editable '.[test,dev]' pytorch-optimizer
+	$(EDITABLE) '.[check,test]' pytorch-optimizer --no-compile
 	@printf 'import %s\n' $(TESTS_IMPORT) | $(BIN)/python -W ignore
 	@touch $@
 
-$(VENV)/.release: $(VENV)/.tools
+# And what documentation, slow tests and slow checks need.
+$(VENV)/.dev: $(VENV)/.tools
+	$(EDITABLE) '.[dev]'
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.dev
 	$(PIP) install 'twine>=6'
 	@touch $@
 
@@ -304,7 +309,7 @@ check: engine $(VENV)/.tools
 	@$(BIN)/codespell
 	@$(BIN)/mypy --no-error-summary
 
-lint: check fronts
+lint: check fronts $(VENV)/.dev
 	@$(BIN)/python tests/tidy.py -j $(JOBS) $(TIDY_FILES)
 
 format: $(VENV)/.tools

@@ -11,7 +11,7 @@ import pytest
 from ranks import Boom, Ranks, assert_lost, die, failure_of
 
 import ringreduce
-from tests.conftest import slowly
+from tests.conftest import slow_rows, slowly
 
 LARGE = 3 << 20  # elements: a collective takes long enough to be hit in its middle
 
@@ -69,14 +69,12 @@ KINDS = [
     ("all_reduce", "tree", 4),
     ("large all_reduce", "ring", 3),
     ("large all_reduce", "two_shot", 4),
-    ("large all_reduce", "tree", 3),
-    ("large all_reduce", "one_shot", 2),
     ("async large all_reduce", "auto", 3),
     ("large broadcast", "auto", 4),
     ("barrier", "auto", 4),
-    ("exchange", "auto", 2),
     ("large exchange", "auto", 4),
     ("split", "auto", 3),
+    *slow_rows(("large all_reduce", "tree", 3), ("large all_reduce", "one_shot", 2), ("exchange", "auto", 2)),
 ]
 
 

@@ -24,7 +24,7 @@ def run_in_threads(what, world, **how):
 
 
 @pytest.mark.parametrize("what", [*WELL, *FAILING])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [*slowly(2), 3])
 def test_threads(what, world):
     run_in_threads(what, world)
 
@@ -45,7 +45,7 @@ def test_threads_with_a_gpu_each():
     ("what", "world"),
     [
         *((what, MOST_PROCESSES) for what in (*WELL, *FAILING)),
-        *(pytest.param("killed", n, marks=pytest.mark.kills) for n in range(2, MOST_PROCESSES + 1)),
+        pytest.param("killed", MOST_PROCESSES, marks=pytest.mark.kills),
     ],
 )
 def test_processes(what, world):

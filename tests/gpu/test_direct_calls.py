@@ -19,7 +19,7 @@ SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "64", "RINGREDUCE_EMULATED_SHARED": st
         *((what, 2) for what in ("collectives", "reallocated", "many", "unlike", "registered")),
         *((what, MOST_PROCESSES) for what in ("freed", "pieces")),
         *(("collectives", world) for world in range(3, MOST_PROCESSES + 1)),
-        *(pytest.param("killed", n, marks=pytest.mark.kills) for n in range(2, MOST_PROCESSES + 1)),
+        pytest.param("killed", MOST_PROCESSES, marks=pytest.mark.kills),
         pytest.param("registered_and_killed", 3, marks=pytest.mark.kills),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 import ringreduce
 from ringreduce import _engine
+from tests.conftest import slowly
 
 from .ranks import LIBRARIES
 
@@ -159,7 +160,7 @@ def test_steps_of_a_round_run_together(library, collective, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "all_reduce"])
-@pytest.mark.parametrize("world", [2, 6, 16, 32])
+@pytest.mark.parametrize("world", [2, 6, *slowly(16, 32)])
 def test_in_place_call_after_call(interpreter, algorithm, world):
     """Numbers of messages go on, in slots that the call before has used."""
     count, calls = 3001, 3

@@ -19,11 +19,10 @@ def _run(what, world, **more):
 
 
 @pytest.mark.parametrize("what", ["one", "two", pytest.param("killed", marks=pytest.mark.kills)])
-@pytest.mark.parametrize("world", range(2, MOST_PROCESSES + 1))
-def test_processes(what, world):
+def test_processes(what):
     if what == "two" and library().count_devices() < 2:
         pytest.skip("there is one GPU")
-    _run(what, world)
+    _run(what, MOST_PROCESSES)
 
 
 def test_messages():

@@ -7,9 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.conftest import slowly
+
 from .ranks import MOST_ARENAS, Part, wait_until
 
-WORLDS = [1, 2, 3, 4, 8, 16]
+WORLDS = [1, 2, 3, *slowly(4), 8, *slowly(16)]
 COUNTS = [1, 7, 1000, 20_011]
 KERNELS = ["one_shot", "two_shot", "direct"]
 COMBINATIONS = [
@@ -84,7 +86,7 @@ def test_all_reduce(make_ranks, kernel, world, dtype, op):
 
 
 @every_kernel
-@pytest.mark.parametrize("world", [1, 3, 4])
+@pytest.mark.parametrize("world", [1, 3, *slowly(4)])
 @pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def _large(comm, wire, dtype, in_place, counts):
 
 @both
 @every_wire
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", [True, *slowly(False)])
 def test_several_slices(runner, wire, dtype, in_place):
     world, counts = 3, (40_001, 70_001, 70_002)
     results = on_gpu(_large, world, wire, dtype, in_place, counts)

@@ -18,6 +18,7 @@ import ringreduce
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 

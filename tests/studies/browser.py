@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.support.wait import WebDriverWait
+
+if SELENIUM := find_spec("selenium"):
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By as By
+    from selenium.webdriver.support.ui import Select as Select
+    from selenium.webdriver.support.ui import WebDriverWait
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needed = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
+    not (SELENIUM and BROWSER and DRIVER),
+    reason="needs make .venv/.dev, and Debian's packages chromium and chromium-driver",
 )
 
 

@@ -247,6 +247,7 @@ def test_the_masters_address_is_honoured(script):
     assert printed == [given["MASTER_PORT"]] * 2
 
 
+@pytest.mark.slow  # the commands of docs/running.md have one
 def test_torchrun(script):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     run = subprocess.run(words, env=bare(), capture_output=True, text=True, timeout=PATIENCE)

@@ -7,9 +7,6 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import Select, WebDriverWait
-
 from ringreduce.studies.plan.cluster import Cluster, Device
 from ringreduce.studies.plan.failures import Failures
 from ringreduce.studies.plan.report import write
@@ -84,22 +81,22 @@ def test_all_plots_are_drawn(page):
         "timeline",
         "weeks",
     ):
-        assert page.find_elements(By.CSS_SELECTOR, f"#{plot} .main-svg"), plot
+        assert page.find_elements(browser.By.CSS_SELECTOR, f"#{plot} .main-svg"), plot
     rates = page.execute_script(TRACES, "rates")
     assert [one["name"] for one in rates] == [*TEXTS, "without communication"]
     assert rates[0]["x"] == [1, 2, 4, 8] and all(each.endswith("-open") for each in rates[0]["symbol"])
-    assert page.find_elements(By.CSS_SELECTOR, "b") == []
+    assert page.find_elements(browser.By.CSS_SELECTOR, "b") == []
 
 
 @pytest.mark.slow
 @browser.needed
 def test_the_number_of_ranks_can_be_chosen(page):
     def rows():
-        return [one.text for one in page.find_elements(By.CSS_SELECTOR, "#numbers tbody tr")]
+        return [one.text for one in page.find_elements(browser.By.CSS_SELECTOR, "#numbers tbody tr")]
 
     before = rows()
     assert len(before) == 3 and "(too much)" in before[-1]
-    Select(page.find_element(By.ID, "filter-world")).select_by_value("1")
+    browser.Select(page.find_element(browser.By.ID, "filter-world")).select_by_value("1")
     assert len(rows()) == 3 and rows() != before
     assert page.execute_script(TRACES, "memory")[0]["y"] == TEXTS
 
@@ -110,4 +107,4 @@ def test_the_number_of_ranks_can_be_chosen(page):
 def test_it_fits(page, width):
     page.set_window_size(width, 900)
     fits = "return document.documentElement.scrollWidth <= innerWidth"
-    WebDriverWait(page, 20).until(lambda page: page.execute_script(fits))
+    browser.WebDriverWait(page, 20).until(lambda page: page.execute_script(fits))

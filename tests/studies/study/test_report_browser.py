@@ -5,6 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
+
+pytest.importorskip("selenium")
+
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
