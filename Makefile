@@ -59,7 +59,8 @@ CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGREDUCE_WERROR=ON
 QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
-CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
+FILES := $(wildcard $(shell git ls-files --cached --others --exclude-standard))
+CXX_FILES := $(filter %.cpp %.h %.c %.cu %.cuh,$(FILES))
 
 .PHONY: help bench bench-tables train docs test test-quick test-all built-for-test test-torch test-horovod test-slurm test-arm64 test-memory-model test-freethreaded chaos check lint format engine fronts \
   emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
@@ -301,13 +302,15 @@ release: docs $(VENV)/.release
 
 # --- checks --------------------------------------------------------------------------------------------------
 
-# The commands of .pre-commit-config.yaml on all files, but for the slow one.
-check: engine $(VENV)/.tools
+# The commands of .pre-commit-config.yaml on all files, but for the slow one. Not again if no file has changed.
+check: build/dev/.checked
+build/dev/.checked: $(FILES) | engine $(VENV)/.tools
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	@$(BIN)/codespell
 	@$(BIN)/mypy --no-error-summary
+	@touch $@
 
 lint: check fronts $(VENV)/.dev
 	@$(BIN)/python tests/tidy.py -j $(JOBS) $(TIDY_FILES)

@@ -78,14 +78,20 @@ def test_an_unchanged_program():
     program = ROOT / "examples/horovod_torch.py"
     assert len(program.read_text().splitlines()) <= 60
     assert "ringreduce" not in program.read_text().split('"""')[2]
-    done = ran("-n", 2, sys.executable, program)
-    assert done.returncode == 0, done.stderr
-    alone, together = (
+    alone, together, _ = (
         [float(line.rpartition(" ")[2]) for line in said.splitlines()]
-        for said in (*as_run(1, program.read_text()), done.stdout)
+        for ranks in (1, 2)
+        for said in as_run(ranks, program.read_text())
     )
     assert len(alone) == 20
     assert alone == pytest.approx(together, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_an_unchanged_program_under_the_launcher():
+    done = ran("-n", 2, sys.executable, ROOT / "examples/horovod_torch.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("loss") == 20
 
 
 @pytest.mark.slow

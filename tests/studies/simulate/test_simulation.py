@@ -28,7 +28,7 @@ from tests.conftest import slowly
 RATE, LATENCY = 1e9, 2e-6
 SIZE = 1 << 20
 ALL_REDUCES = [entry.name for entry in schedules.algorithms("all_reduce")]
-LONG = ["bidirectional_ring", "one_shot", "two_shot"]  # to simulate on thousands of ranks
+LONG = ["bidirectional_ring", "one_shot", "ring", "two_shot"]  # to simulate on thousands of ranks
 COSTS = Costs(
     round_us=0.5,
     inside=[
