@@ -8,7 +8,8 @@
 
 The first two start ``ringreduce run -n 4 --restarts 99`` with this file, whose ranks note what they do in a file. The
 parent kills a rank every so often. It prints, for each death: when the survivors' next step ended, how many steps were
-begun in vain, and how long the newcomer took from the end of its imports, and with its model made, to its first step.
+repeated, and how long the newcomer took from the end of its imports, and from when its model was made, to its first
+step.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
     python3 -m bench.training.planned --again --keep measured.json
 
 Hosts are network namespaces of this machine (hosts.py), which need root, and have a rank each. In each turn the costs
-of collectives are fitted on these ranks, or come from a file. Then each model is recorded on rank 0, while all others
-do the same, and all ranks train with each strategy one after the other. The time of a step is that of
-the slowest rank, and the median over rounds. The table shows medians over turns. Errors are medians of the turns'
+of collectives are fitted on these ranks, or come from a file. Then all ranks train each model with each strategy in
+turns, in some of which rank 0 records a step without communication. The time of a step is that of the slowest rank, and
+the median over rounds. The table shows medians over turns. Errors are medians of the turns'
 errors: what else uses the cores then affects both the prediction and the measurement. ``--keep`` writes what was
 fitted, recorded and measured to a file, and ``--again`` predicts from such a file and measures nothing.
 """

@@ -17,8 +17,7 @@ from bench.turns import chain, in_turns, step_of
 from ringreduce.plan import read_job
 from ringreduce.studies.model import Model, fit
 
-SIDE_BY_SIDE = "side by side"
-RECORDED = 15  # steps
+SIDE_BY_SIDE, RECORDED = "side by side", "recorded"
 EVERY = 4  # steps that are timed together: DiLoCo synchronises in one of them
 STRATEGIES = [
     "ddp", "data_parallel", "zero1", "zero2", "fsdp2", "bf16", "power_sgd", f"diloco:every={EVERY}",
@@ -67,29 +66,12 @@ def turn(comm: Any, options: Namespace, folder: Path) -> dict[str, Any]:
     )
     models = []
     for shape in SHAPES:
-        job = recorded(comm, shape, folder / f"{shape.width}-{comm.rank}.json")
-        models.append({"shape": shape.name, "job": job, "times": times(comm, shape, options)})
+        job, found = measured(comm, shape, options, folder / f"{shape.width}-{comm.rank}.json")
+        models.append({"shape": shape.name, "job": job, "times": found})
     return {
         "world": comm.size, "ranks_per_host": each, "machine_cores": os.cpu_count() or 1,
         "costs": costs.model_dump(exclude_none=True), "models": models,
     }  # fmt: skip
-
-
-def recorded(comm: Any, shape: Shape, path: Path) -> Any:
-    """Returns the job that rank 0 recorded, as in its file, while all others did the same.
-
-    Ranks share the memory, its bandwidth and caches, so computations take longer if all of them compute.
-    """
-    from ringreduce.studies.plan.record import record
-
-    comm.barrier()
-    module, optimizer = made(shape)
-    step = step_of(module, shape.samples, shape.width, optimizer)
-    with record(path, module, optimizer, shape.samples):
-        for _ in range(RECORDED):
-            step()
-    comm.barrier()
-    return read_job(path).model_dump(exclude_defaults=True) if comm.rank == 0 else None
 
 
 def made(shape: Shape) -> tuple[Any, Any]:
@@ -134,14 +116,30 @@ def contestant(name: str, comm: Any, shape: Shape) -> Callable[[], None]:
     return step_of(wrapped, *size, optimizer)
 
 
-def times(comm: Any, shape: Shape, options: Namespace) -> dict[str, list[float]]:
-    """Returns the slowest rank's seconds for a step with each strategy, for each round."""
+def measured(
+    comm: Any, shape: Shape, options: Namespace, path: Path
+) -> tuple[dict[str, Any] | None, dict[str, list[float]]]:
+    """Returns the job that rank 0 has recorded, as in its file, and the slowest rank's seconds for a step with each
+    strategy, for each round.
+
+    Steps that are recorded take turns with those of the strategies: for seconds, the memory of shared machines is a
+    third slower. All ranks record, because they share the memory, its bandwidth and caches.
+    """
+    from ringreduce.studies.plan.record import record
+
+    def alone() -> tuple[Any, Any, Callable[[], None]]:
+        module, optimizer = made(shape)
+        return module, optimizer, step_of(module, shape.samples, shape.width, optimizer)
+
     steps = {name: contestant(name, comm, shape) for name in options.strategies}
-    module, optimizer = made(shape)
-    steps[SIDE_BY_SIDE] = step_of(module, shape.samples, shape.width, optimizer)
-    found = in_turns(steps, options.rounds, EVERY, comm.barrier, lead=1)
+    steps[SIDE_BY_SIDE] = alone()[-1]
+    module, optimizer, steps[RECORDED] = alone()
+    with record(path, module, optimizer, shape.samples):
+        found = in_turns(steps, options.rounds, EVERY, comm.barrier, lead=1)
+    del found[RECORDED]
     slowest = comm.all_reduce(np.array(list(found.values())), "max")
-    return dict(zip(found, slowest.tolist(), strict=True))
+    job = read_job(path).model_dump(exclude_defaults=True) if comm.rank == 0 else None
+    return job, dict(zip(found, slowest.tolist(), strict=True))
 
 
 def add_options(parser: ArgumentParser) -> None:

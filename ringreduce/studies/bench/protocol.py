@@ -125,9 +125,15 @@ def plan(nbytes: int, call_seconds: float, budget: float, least: int = MIN_ITERA
 
 
 class Buffers:
-    """The buffers of one problem. Each is rewritten before it is used, and has its own cache lines."""
+    """The buffers of one problem. Each is rewritten before it is used, and has its own cache lines.
 
-    def __init__(self, library: Library, problem: Problem) -> None:
+    Args:
+        library: Allocates them.
+        problem: The problem.
+        turns: The number of buffers that are used in turn, so that caches have lost one when its turn comes.
+    """
+
+    def __init__(self, library: Library, problem: Problem, turns: int = 1) -> None:
         dtype = numpy_dtype(problem.dtype)
         unit = dtype.itemsize * (library.ranks if problem.collective in BLOCKWISE else 1)
         if problem.nbytes % unit or (problem.nbytes <= 0 and problem.collective != "barrier"):
@@ -137,7 +143,8 @@ class Buffers:
             fill(self.rank, problem.count, iteration, problem.dtype, problem.op, self.ranks)
             for iteration in range(2)
         ]
-        rows, batch = stride(problem.nbytes), batch_of(problem.nbytes)
+        self.turns = turns
+        rows, batch = stride(problem.nbytes), max(batch_of(problem.nbytes), turns)
         self.arena = library.allocate(rows * batch)
         self.arrays = [self.arena[row * rows :][: problem.nbytes].view(dtype) for row in range(batch)]
         self._expected: dict[tuple[str, int], Array] = {}
@@ -151,8 +158,9 @@ class Buffers:
         return other
 
     def rewrite(self, batch: int, iteration: int) -> None:
-        pattern = self.patterns[iteration & 1]
-        for array in self.arrays[:batch]:
+        """Rewrites so many buffers, from the one whose turn the iteration is."""
+        pattern, first = self.patterns[iteration & 1], iteration % self.turns
+        for array in self.arrays[first : first + batch]:
             np.copyto(array, pattern)
 
     def expected(self, iteration: int) -> Array:
@@ -209,7 +217,8 @@ class Case:
         return everybody[everybody >= 0]
 
     def wrong(self, batch: int, iteration: int) -> int:
-        right, results = self.buffers.expected(iteration), self.results[:batch]
+        first = iteration % self.buffers.turns
+        right, results = self.buffers.expected(iteration), self.results[first : first + batch]
         if not self.library.tolerance:
             return sum(int(np.count_nonzero(result != right)) for result in results)
         limit = self.library.tolerance * float(np.abs(right).max(initial=0))

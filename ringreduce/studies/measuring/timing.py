@@ -149,11 +149,15 @@ class _Times:
 
 
 def _iterations(case: Case, start: Start, first: int, count: int) -> _Times:
-    library, read, call = case.library, start.clock.read, case.calls[0]
+    library, read, turns = case.library, start.clock.read, case.buffers.turns
     needed, late, ended = mine = np.zeros((3, count))
     began = read()
+    for ahead in range(min(turns - 1, count)):
+        case.buffers.rewrite(1, first + ahead)
     for index in range(count):
-        case.buffers.rewrite(1, first + index)
+        if index + turns <= count:
+            case.buffers.rewrite(1, first + index + turns - 1)
+        call = case.calls[(first + index) % turns]
         at, needed[index] = start.agree()
         late[index] = start.wait(at) - at
         call()

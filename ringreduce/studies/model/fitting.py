@@ -47,6 +47,7 @@ STEPS, SMOOTH = 40, 0.03
 PASSES = 3  # over all measurements, so that a brief disturbance of the machine spoils only one of them
 LONG = 0.3  # seconds: once a call takes this long, larger buffers are left out
 LEAST = 5  # iterations, whatever the budget
+COLD, MOST_TURNS = 64 * M, 256  # bytes that take turns, more than caches hold, and in how many buffers
 BUSY, MOST = 0.02, 500  # seconds and calls in which the time of the progress thread is measured
 
 
@@ -75,8 +76,9 @@ def fit(
         budget: Seconds for each of up to 600 measurements.
         sizes: Buffer sizes in bytes. None means 18 sizes from 16 B to 96 MiB inside hosts, and 11 up to 48 MiB
             between hosts.
-        training: Whether to measure as training calls collectives: on buffers in shared memory, by the progress
-            thread, whose time on its core is measured as well. Otherwise buffers are ordinary, and calls are blocking.
+        training: Whether to measure as training calls collectives: on buffers in shared memory, which caches no longer
+            have, because a step uses each once, and by the progress thread, whose time on its core is measured as
+            well. Otherwise buffers are ordinary, each call's has just been written, and calls are blocking.
 
     Returns:
         The model, the same on all ranks.
@@ -148,7 +150,8 @@ def measure_points(
     start = Start(comm, Clock(comm))
     for _ in range(passes):
         for nbytes in sizes:
-            buffers = Buffers(ours(comm, "auto", training), Problem("all_reduce", nbytes))
+            turns = max(1, min(COLD // nbytes, MOST_TURNS)) if training else 1
+            buffers = Buffers(ours(comm, "auto", training), Problem("all_reduce", nbytes), turns)
             libraries = [ours(comm, name, training, training) for name in algorithms]
             times = medians(libraries, buffers, start, budget / passes, LEAST)
             for name, seconds in zip(algorithms, times, strict=True):

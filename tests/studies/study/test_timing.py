@@ -163,3 +163,34 @@ def test_a_wrong_result_is_no_figure_and_a_refusal_is_an_answer():
     assert "wrong elements" in str(wrong)
     assert right.seconds.size
     assert "rong" in str(none)
+
+
+def test_buffers_take_turns_and_each_was_written_before_the_others_were_used():
+    """So that caches have lost it."""
+
+    def on_rank(comm):
+        library, done = ours(comm, "ring"), []
+        prepare, rewrite = library.prepare, Buffers.rewrite
+
+        def noted(problem, buffer):
+            call, result = prepare(problem, buffer)
+            return lambda: (done.append(("call", buffer.ctypes.data)), call()), result
+
+        class Noting(Buffers):
+            def rewrite(self, batch, iteration):
+                done.append(("write", self.arrays[iteration % self.turns].ctypes.data))
+                rewrite(self, batch, iteration)
+
+        library.prepare = noted
+        (figure,) = measure(
+            [library], Noting(library, Problem("all_reduce", 1 << 20), 3), Start(comm, Clock(comm)), 0.0
+        )
+        return figure, done
+
+    for figure, done in ringreduce.run(on_rank, 2):
+        assert not isinstance(figure, Exception), figure  # no result is wrong
+        calls = [number for number, (what, _) in enumerate(done) if what == "call"]
+        assert len({done[number][1] for number in calls[:3]}) == 3
+        for number in calls[2:10]:  # of the first turn
+            written = max(at for at in range(number) if done[at] == ("write", done[number][1]))
+            assert sum(written < call < number for call in calls) == 2
