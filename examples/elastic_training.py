@@ -1,4 +1,4 @@
-"""A rank dies, the others go on at once, and the rank comes back: nothing is restarted but the rank that died.
+"""A rank dies, the others continue at once, and only the rank that died is restarted.
 
 ringreduce run -n 3 --restarts 5 examples/elastic_training.py --die-at 12
 """

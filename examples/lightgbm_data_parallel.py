@@ -53,7 +53,7 @@ def memory(address, size, dtype="uint8"):
 
 
 def or_end(function):
-    """Ends the process where the function fails: LightGBM would go on with what is in the buffer."""
+    """Ends the process where the function fails: LightGBM would continue with what is in the buffer."""
 
     def called(*args):
         try:

@@ -5,11 +5,11 @@
 
 Needs a kit (`make card-kit`), pytest, pytest-timeout and ml_dtypes, and, to build the Python modules beside the first
 checks, cmake, ninja, nanobind and numpy. It needs no make, git or network. Each step is a session of processes with a
-limit of its own, and each test has 10 s on a card. What hangs is named, after the stacks of its Python threads have
-gone to the log, and killed, and the rest goes on. The folder then has results.jsonl (a line for each result, written
-as soon as it is known), table.md, log.txt (all output), build.txt and modules.tar.gz: modules for later visits of the
-same sources, which belong into the kit's folder. "1" is 1a and then 1b. `--again` first runs what has not passed in an
-earlier visit.
+limit of its own, and each test has 10 s on a card. The stacks of a step that hangs are written to the log, then the
+step is killed and named, and the visit continues with the next one. The folder then has results.jsonl (a line for each
+result, written as soon as it is known), table.md, log.txt (all output), build.txt and modules.tar.gz: modules for later
+visits of the same sources, which belong into the kit's folder. "1" is 1a and then 1b. `--again` first runs what has
+not passed in an earlier visit.
 """
 
 from __future__ import annotations

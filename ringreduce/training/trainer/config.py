@@ -132,7 +132,9 @@ class Config(RareExchange, UnequalRanks):
     resume: str = setting("", "a checkpoint, or auto for the newest intact one in the folder, if any")
 
     elastic: int = setting(
-        0, "go on while at least this many ranks are left, and let others in; 0: a loss ends the run", ge=0
+        0,
+        "continue while at least this many ranks are left, and admit new ones; 0: a loss ends the run",
+        ge=0,
     )
     elastic_copies: int = setting(1, "copies of each rank's part of a sharded optimizer, with elastic", ge=0)
 

@@ -1,4 +1,4 @@
-"""Groups that are cut in two, on hosts that are namespaces here: at most one side goes on, and can grow again."""
+"""Groups that are cut in two, on hosts that are namespaces here: at most one side continues, and can grow again."""
 
 from __future__ import annotations
 
