@@ -215,7 +215,7 @@ def _fit(one: ArgumentParser) -> None:
     one.add_argument(
         "--training",
         action="store_true",
-        help="measure as training calls collectives: shared buffers, the progress thread",
+        help="measure as training calls collectives: shared buffers that caches have lost, the progress thread",
     )
     _add_measuring(one, 0.03)
 
