@@ -151,7 +151,7 @@ def test_a_reader_that_goes_away_ends_the_job(tmp_path):
         [*RUN, "-n", "2", "--prefix", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as run:
         assert run.stdout.readline().endswith(b"] line\n")
-        while len(list(tmp_path.iterdir())) < 2:
+        while len([path for path in tmp_path.iterdir() if path.read_text()]) < 2:
             run.stdout.readline()
         run.stdout.close()
         assert run.stderr.read() == b"" and run.wait(60) == 128 + signal.SIGPIPE
