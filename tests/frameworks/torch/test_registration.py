@@ -17,6 +17,7 @@ import pytest
 from ringreduce.backend import env_rendezvous
 from tests.forked import forked
 from tests.frameworks.torch.groups import on_process_group
+from tests.processes import free_port
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
@@ -167,6 +168,7 @@ def launch(script, environments):
     return [rank.stdout.strip() for rank in ranks]
 
 
+PORT_OF_BOTH = str(free_port())
 HYDRA, OF_HYDRA = socket.socketpair()  # this process, an ancestor of the ranks, is at the other end
 
 
@@ -177,7 +179,7 @@ def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
             "RANK": f"{rank}",
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": f"{20000 + os.getpid() % 20000}",
+            "MASTER_PORT": PORT_OF_BOTH,
         },
         "openmpi": {
             "OMPI_COMM_WORLD_RANK": f"{rank}",
@@ -217,11 +219,7 @@ def test_ranks_meet_by_the_variables_of(launcher, script):
 )
 def test_ranks_of_several_hosts_meet_where_init_would(launcher, more, script):
     """At the place that is named or, under Slurm, that follows from the job."""
-    place = (
-        {}
-        if launcher == "slurm"
-        else {"RINGREDUCE_RENDEZVOUS": f"127.0.0.1:{20000 + (os.getpid() * 3) % 20000}"}
-    )
+    place = {} if launcher == "slurm" else {"RINGREDUCE_RENDEZVOUS": f"127.0.0.1:{free_port()}"}
     more = more | place | {"RINGREDUCE_SECRET": "a test's"}
     printed = launch(script, [as_launched(launcher, rank, f"{os.getpid()}") | more for rank in range(2)])
     assert printed == [ANSWER, ANSWER]
@@ -242,7 +240,7 @@ dist.destroy_process_group()
 
 def test_the_masters_address_is_honoured(script):
     script.write_text(PORT)
-    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{20000 + (os.getpid() * 7) % 20000}"}
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     printed = launch(script, [as_launched("openmpi", rank, "honoured") | given for rank in range(2)])
     assert printed == [given["MASTER_PORT"]] * 2
 

@@ -26,6 +26,7 @@ from ringreduce.bench.results import bus_factor, mode_of
 from ringreduce.cli import main
 from ringreduce.text import byte_count
 from tests.conftest import slowly
+from tests.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["bench", "-n", "2", "--sizes", "16,4K", "--budget", "0.01", "--peers", "none"]
@@ -319,11 +320,11 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
 
 
 def test_under_a_launcher_rank_0_prints() -> None:
-    ranks = []
+    ranks, port = [], str(free_port())
     for rank in range(2):
         env = {
             **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
-            "MASTER_PORT": f"{20000 + os.getpid() % 20000}", "PYTHONPATH": str(ROOT),
+            "MASTER_PORT": port, "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         command = [sys.executable, "-m", "ringreduce", "bench", *QUICK[3:], "--format", "json"]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True))

@@ -16,6 +16,7 @@ import pandas as pd
 from ringreduce.cli import main
 from ringreduce.study import load
 from ringreduce.study.folder import as_rows, save
+from tests.processes import free_port
 from tests.studies.study.test_plan import FUNCTION
 
 PLAN = """
@@ -137,7 +138,7 @@ def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     (folder / "plan.toml").write_text(PLAN.replace("[2, 3]", "[2]"))
 
     def launch(*more):
-        port = f"{20000 + os.getpid() % 20000}"
+        port = str(free_port())
         known = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
         command = [sys.executable, "-m", "ringreduce", "study", "plan.toml", *more]
         ranks = [
