@@ -88,6 +88,9 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   cursor.base[static_cast<int>(Memory::input)] = const_cast<std::byte*>(task_.input) + shift;
   cursor.base[static_cast<int>(Memory::output)] = task_.output + shift;
   cursor.base[static_cast<int>(Memory::temp)] = cursor.temp;
+  const bool only_input = !reachable(Memory::output) && reachable(Memory::input);
+  cursor.base[static_cast<int>(Memory::kept)] =
+      cursor.base[static_cast<int>(only_input ? Memory::input : Memory::output)];
   if (narrow_arrays()) widen(cursor);
   cursor.lent = 0;
   if (!cursor.clean) {

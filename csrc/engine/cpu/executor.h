@@ -67,7 +67,7 @@ class Executor {
     const Action* actions = nullptr;  // of this slice
     const Action* action = nullptr;   // the next to do
     const Action* end = nullptr;
-    std::byte* base[3] = {};  // of this slice, by Memory
+    std::byte* base[4] = {};  // of this slice, by Memory
     std::byte* temp = nullptr;
     std::byte* wide = nullptr;           // of narrow arrays: this slice's values as float32
     int lent = 0;                        // sends by reference in this slice
@@ -159,7 +159,8 @@ class Executor {
   bool scales(const Move& move) const { return task_.plan->scale && move.from == Memory::input; }
   bool reachable(Memory memory) const {
     if (memory == Memory::temp) return false;
-    return memory == Memory::input ? task_.input_reachable && !task_.plan->scale : task_.output_reachable;
+    const bool input = task_.input_reachable && !task_.plan->scale;
+    return memory == Memory::input ? input : task_.output_reachable || (memory == Memory::kept && input);
   }
 
   Transport& transport_;
@@ -170,6 +171,7 @@ class Executor {
   std::vector<const void*> sources_;
   std::vector<void*> targets_;           // [0]: this rank's own; then the message of a fused send
   std::vector<CopyToReader> copies_to_;  // by peer; then to several at a time
+  CopyToReader copy_kept_;               // to the output, where peers then read it
   Codec codec_;                          // of the wire format
   std::vector<std::byte> decoded_;       // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;                // bytes up to which messages are small

@@ -271,7 +271,12 @@ bool Executor::local(Cursor& cursor, const Action& action) {
       const void* both[] = {cursor.at(move.own_in, move.own), source};
       apply(move, &target, 1, both, 2, move.count);
     } else if (target != source || scales(move)) {
-      take(move, target, source, move.to == Memory::output && afresh_);
+      const bool afresh = move.to == Memory::output && afresh_;
+      if (task_.plan->program->keeps_first && !afresh && !scales(move)) {
+        copy_kept_(target, source, move.bytes);
+      } else {
+        take(move, target, source, afresh);
+      }
     }
   }
   if (coded()) quantize(cursor, action);

@@ -181,6 +181,12 @@ void Planner::check_rank_order(Collective collective, int algorithm, const UserO
 // half. In an all-reduce and a reduce-scatter, a rank needs its readers' results anyway.
 constexpr std::size_t copied_to = 128 << 10;
 
+// Lines that another core has read are slow to write: up to 30 ns each, where the next call's input may have
+// to be written by ordinary stores. From so many bytes of the buffer on, peers therefore read a rank's own
+// block in the output, which this call writes, and writes past the cache if that is faster. Shorter blocks
+// take longer that way, and as long together with writing the input.
+constexpr std::size_t kept_first_from = 2 * MiB;
+
 namespace {
 
 // The bytes of a round's messages if blocks walk slices side by side: the same number of slices for each
@@ -226,7 +232,9 @@ Plan Planner::make(const Call& call, const Target& target) {
   const Shape shape = shape_of(call, world_);
   const std::size_t count = shape.longest;
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
-  plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
+  const bool keeps_first = call.wire == Encoding::none && target.tuning == Tuning::memory &&
+                           !target.oversubscribed && shape.total * element >= kept_first_from;
+  plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest, keeps_first);
   check_rank_order(call.collective, plan.algorithm, call.user_op);
   plan.blind = is_blind(call);
   const bool for_blocks = target.blocks > 0 && call.slice_bytes == 0;
@@ -325,10 +333,11 @@ std::string Planner::name_of_algorithm(int algorithm) const {
   return std::string(catalogue()[algorithm].name);
 }
 
-const Program& Planner::program(const Call& call, int algorithm, bool uses_links, int forest) {
+const Program& Planner::program(const Call& call, int algorithm, bool uses_links, int forest,
+                                bool keeps_first) {
   const bool coded = call.wire != Encoding::none;
-  auto& program =
-      programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links, forest}];
+  auto& program = programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links,
+                             forest, keeps_first}];
   if (program) return *program;
   const bool is_custom = algorithm >= first_custom;
   if (is_custom && algorithm - first_custom >= static_cast<int>(custom_.size()))
@@ -339,22 +348,23 @@ const Program& Planner::program(const Call& call, int algorithm, bool uses_links
     throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) + "' is for " + name_of(serves) +
                           ", not for " + name_of(call.collective));
   }
-  program =
-      std::make_unique<Program>(is_custom ? lower_custom(call, custom_[algorithm - first_custom])
-                                          : lower_entry(call, catalogue()[algorithm], uses_links, forest));
+  program = std::make_unique<Program>(
+      is_custom ? lower_custom(call, custom_[algorithm - first_custom], keeps_first)
+                : lower_entry(call, catalogue()[algorithm], uses_links, forest, keeps_first));
   return *program;
 }
 
-Program Planner::lower_custom(const Call& call, const Custom& custom) {
+Program Planner::lower_custom(const Call& call, const Custom& custom, bool keeps_first) {
   if (rooted(call.collective) && custom.schedule.root != call.root) {
     throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) +
                           ", the root of algorithm '" + custom.name + "', not " + std::to_string(call.root));
   }
   if (call.wire != Encoding::none) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
-  return lower(custom.schedule, custom.heaviest_round);
+  return lower(custom.schedule, custom.heaviest_round, false, keeps_first);
 }
 
-Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest) const {
+Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest,
+                             bool keeps_first) const {
   const bool coded = call.wire != Encoding::none;
   Place place = forest < 0 ? Place() : synthesis_->place(rank_, forest);
   place.world = world_;
@@ -377,7 +387,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
   }
   place.rank = rank_;
   if (!coded) {
-    Program program = lower(entry.build(place), heaviest, true);
+    Program program = lower(entry.build(place), heaviest, true, keeps_first);
     program.to_everyone = to_everyone;
     return program;
   }

@@ -83,9 +83,10 @@ class Planner {
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm, const UserOp* op = nullptr) const;
-  const Program& program(const Call& call, int algorithm, bool uses_links, int forest);
-  static Program lower_custom(const Call& call, const Custom& custom);
-  Program lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest) const;
+  const Program& program(const Call& call, int algorithm, bool uses_links, int forest, bool keeps_first);
+  static Program lower_custom(const Call& call, const Custom& custom, bool keeps_first);
+  Program lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest,
+                      bool keeps_first) const;
   std::size_t pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan);
   Choice synthesised_choice(const Situation& here, const Target& target, Plan& plan);
   Situation situation(Collective collective, std::size_t bytes, Encoding wire, const Target& target) const;
@@ -111,7 +112,7 @@ class Planner {
     Extents input, output;
     Plan plan;
   } uneven_;
-  std::map<std::array<int, 6>, std::unique_ptr<Program>> programs_;
+  std::map<std::array<int, 7>, std::unique_ptr<Program>> programs_;
   std::unique_ptr<Synthesis> synthesis_;
   std::map<std::size_t, Way> ways_;  // by the buffer's rounded-up size
   std::vector<Custom> custom_;

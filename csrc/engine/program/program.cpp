@@ -9,7 +9,7 @@
 namespace ringreduce {
 namespace {
 
-enum class State : std::uint8_t { none, input, home };
+enum class State : std::uint8_t { none, input, kept, home };
 
 bool contains(const std::vector<Span>& spans, int chunk) {
   return std::any_of(spans.begin(), spans.end(),
@@ -45,7 +45,7 @@ class Lowering {
     program_.schedule = std::move(schedule);
   }
 
-  Program run(bool answers_directly) {
+  Program run(bool answers_directly, bool keeps_first = false) {
     const Schedule& s = program_.schedule;
     const int all = s.chunks + s.scratch;
     state_.assign(all, State::none);
@@ -55,6 +55,7 @@ class Lowering {
       if (starts_with_value(s, c)) state_[c] = State::input;
       if (holds_result(s, c)) home_[c] = Memory::output;
     }
+    if (keeps_first) keep_first();
     for (const Round& round : s.rounds) lower_round(round);
     copy_untouched();
     mark_last();
@@ -62,6 +63,7 @@ class Lowering {
     if (answers_directly) mark_grants(program_);
     mark_shared(program_);
     program_.traffic = traffic_of(program_);
+    program_.keeps_first = keeps_first;
     return std::move(program_);
   }
 
@@ -111,7 +113,10 @@ class Lowering {
 
   // Where a chunk is now, and where its next value goes.
   Part part_in(const std::vector<State>& states, int chunk) const {
-    return {{chunk, 1}, states[chunk] == State::input ? Memory::input : home_[chunk], home_[chunk]};
+    const Memory source = states[chunk] == State::input  ? Memory::input
+                          : states[chunk] == State::kept ? Memory::kept
+                                                         : home_[chunk];
+    return {{chunk, 1}, source, home_[chunk]};
   }
 
   void add_send(const Round& round, const Send& send) {
@@ -188,16 +193,34 @@ class Lowering {
     }
   }
 
+  // Copies what this rank sends of its input and no step of it writes.
+  void keep_first() {
+    const Schedule& s = program_.schedule;
+    std::vector<bool> sent(state_.size()), written(state_.size());
+    for (const Round& round : s.rounds) {
+      for (const Send& send : round.sends) each_chunk(send.chunks, [&](int c) { sent[c] = true; });
+      for (const Recv& recv : round.recvs) each_chunk(recv.chunks, [&](int c) { written[c] = true; });
+      for (const Local& local : round.locals) each_chunk(local.to, [&](int c) { written[c] = true; });
+    }
+    copy_where([&](int c) { return sent[c] && !written[c]; }, State::kept);
+  }
+
   // Chunks of the result that no step wrote are still in the input.
   void copy_untouched() {
+    copy_where([](int) { return true; }, State::home);
+  }
+
+  // Copies the chunks of the result that are in the input, and fit.
+  template <typename Fits>
+  void copy_where(Fits fits, State then) {
     const Schedule& s = program_.schedule;
+    const auto copied = [&](int c) {
+      return c < s.chunks && state_[c] == State::input && holds_result(s, c) && fits(c);
+    };
     for (int c = 0; c < s.chunks; ++c) {
-      if (!holds_result(s, c) || state_[c] != State::input) continue;
-      int count = 1;
-      while (c + count < s.chunks && holds_result(s, c + count) && state_[c + count] == State::input) ++count;
-      const Part part{{c, count}, Memory::input, Memory::output};
-      push(copying(Step::Kind::local, part, part));
-      c += count - 1;
+      Part part{{c, 0}, Memory::input, Memory::output};
+      for (; copied(c); ++c, ++part.chunks.count) state_[c] = then;
+      if (part.chunks.count > 0) push(copying(Step::Kind::local, part, part));
     }
   }
 
@@ -296,8 +319,8 @@ bool sends_to_everyone(const Schedule& schedule) {
   return schedule.rounds[0].sends[0].peers.size() + 1 == static_cast<std::size_t>(schedule.world);
 }
 
-Program lower(Schedule schedule, int heaviest_round, bool answers_directly) {
-  Program program = Lowering(std::move(schedule)).run(answers_directly);
+Program lower(Schedule schedule, int heaviest_round, bool answers_directly, bool keeps_first) {
+  Program program = Lowering(std::move(schedule)).run(answers_directly, keeps_first);
   program.heaviest_round = heaviest_round;
   return program;
 }

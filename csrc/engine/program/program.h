@@ -16,7 +16,8 @@ namespace ringreduce {
 
 // A chunk starts in the user's input; the first write to it goes to its home: the user's output if this rank
 // ends with that chunk, temporary memory otherwise. (In place, input and output are the same memory.)
-enum class Memory : std::uint8_t { input, output, temp };
+// `kept`: the output, or the input if peers can read only that; both have the value.
+enum class Memory : std::uint8_t { input, output, temp, kept };
 
 // A run of chunks that are handled alike.
 struct Part {
@@ -64,7 +65,8 @@ struct Program {
   bool to_everyone = false;  // it has one round, in which every rank sends one message, to all others
   // `answered`: peers combine what they are sent and send it back, each chunk once.
   Traffic traffic = Traffic::any;
-  int heaviest_round = 0;  // the most chunks that any rank sends in one round; limits the length of slices
+  int heaviest_round = 0;    // the most chunks that any rank sends in one round; limits the length of slices
+  bool keeps_first = false;  // what a rank keeps of its input is copied to the output before it is sent
   bool uses_temp = false;
   bool combines_locally = false;
 };
@@ -77,8 +79,8 @@ bool sends_to_everyone(const Schedule& schedule);
 
 // `heaviest_round`: over all ranks, so that all cut slices of the same length. `answers_directly`: if a
 // peer's message replaces chunks that it was sent, it is the first message that the peer makes from them, so
-// the peer may write it in place. Some correct schedules do not keep to this.
-Program lower(Schedule schedule, int heaviest_round, bool answers_directly = false);
+// the peer may write it in place. Some correct schedules do not keep to this. `keeps_first`: as in Program.
+Program lower(Schedule schedule, int heaviest_round, bool answers_directly = false, bool keeps_first = false);
 
 // For calls whose messages are encoded. `passed_on` is as in Quantizing.
 Program lower_coded(Schedule schedule, int heaviest_round, const PassedOn* passed_on);

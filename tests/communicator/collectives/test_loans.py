@@ -51,3 +51,33 @@ def test_staged_messages_keep_their_place_until_they_are_answered():
         return wrong
 
     assert on_processes(4, rank_main) == [[0] * 64] * 4
+
+
+@pytest.mark.parametrize("readable", ["both", "input", "output", "neither"])
+def test_what_a_rank_keeps_is_copied_before_it_is_sent(readable):
+    """Peers of 2 MiB and more read the copy in the output, or the input if they can read only that."""
+    count = 300_000  # of each of two ranks
+
+    def rank_main(comm):
+        def made(count, which):
+            if readable in ("both", which):
+                return ringreduce.empty(count, "float32")
+            return np.frombuffer(bytearray(4 * count), "float32")
+
+        x, wide, out = made(count, "input"), made(2 * count, "input"), made(2 * count, "output")
+        wrong = 0
+        algorithms = [a.name for a in ringreduce.algorithms("all_gather") if a.name != "synthesised"]
+        for call, algorithm in enumerate(["auto", *algorithms] * 2):
+            x[:] = np.arange(count) + 10 * call + comm.rank
+            comm.all_gather(x, out=out, algorithm=algorithm)
+            x[:] = -1  # the peer has read it by now
+            for rank in range(2):
+                found = out[rank * count : (rank + 1) * count]
+                wrong += np.count_nonzero(found != np.arange(count) + 10 * call + rank)
+        for call in range(4):
+            wide[:] = np.arange(2 * count) % 1000 + call
+            comm.scan(wide, out=out, factor=0.5)
+            wrong += np.count_nonzero(out != (comm.rank + 1) * (np.arange(2 * count) % 1000 + call) / 2)
+        return int(wrong)
+
+    assert on_processes(2, rank_main) == [0, 0]
