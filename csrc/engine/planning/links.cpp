@@ -163,4 +163,8 @@ double typical_latency(const Links& links) {
   return typical(links.latency);
 }
 
+double typical_rate(const Links& links) {
+  return typical(links.bandwidth);
+}
+
 }  // namespace ringreduce

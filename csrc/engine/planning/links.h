@@ -50,5 +50,7 @@ std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts);
 double pace(const Links& links);
 // The median of the measured ones, in seconds. 0 without any.
 double typical_latency(const Links& links);
+// Likewise, in bytes per second.
+double typical_rate(const Links& links);
 
 }  // namespace ringreduce

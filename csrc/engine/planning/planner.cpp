@@ -116,6 +116,7 @@ void Planner::know(std::vector<int> order, const Links& links) {
   order_ = std::move(order);
   pace_ = pace(links);
   latency_ = typical_latency(links);
+  rate_ = typical_rate(links);
   forget();
 }
 
@@ -277,6 +278,7 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
   if (target.uses_links()) {
     here.pace = pace_;
     here.latency = latency_;
+    here.rate = rate_;
     here.longest_eager = target.longest_eager;
   }
   return here;

@@ -103,7 +103,7 @@ class Planner {
   const std::vector<int> cores_;              // see Place
   const std::shared_ptr<const Tuned> tuned_;  // may be null
   std::vector<int> order_;                    // see Place
-  double pace_ = 1, latency_ = 0;             // see Situation
+  double pace_ = 1, latency_ = 0, rate_ = 0;  // see Situation
   std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
   Plans plans_;
   // The last call with uneven blocks, which the next one often repeats.

@@ -12,7 +12,8 @@ bool fits(const TuningRow& row, const Situation& s) {
   return row.collective == s.collective && s.world <= row.max_world &&
          static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&
          (row.eager == 0 || s.bytes <= static_cast<std::size_t>(row.eager) * s.longest_eager) &&
-         (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) && s.pace >= row.from_pace;
+         (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) &&
+         s.pace >= row.from_pace && s.rate >= row.from_rate;
 }
 
 constexpr double far_away = 10e-3;  // seconds: half the round trip between continents

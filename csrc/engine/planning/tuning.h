@@ -27,6 +27,7 @@ struct TuningRow {
   int lanes;                // slices in flight
   double from_pace = 1;     // fits only from this pace on
   int eager = 0;            // if not 0, fits only buffers up to so many times Situation::longest_eager
+  double from_rate = 0;     // fits only links between hosts of so many bytes per second
 };
 
 // The kinds of engines and transports that have tables of their own.
@@ -56,6 +57,7 @@ struct Situation {
       true;            // if not, skips rows whose reduction combines in another order than that of the ranks
   double pace = 1;     // see pace(): buffers count as so many times smaller, slices are so much longer
   double latency = 0;  // seconds that a message travels; 0 if that is unknown
+  double rate = 0;     // bytes per second of a link; 0 if that is unknown
   std::size_t longest_eager = 0;  // as of a Transport
 };
 
