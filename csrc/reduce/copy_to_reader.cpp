@@ -33,13 +33,13 @@ bool CopyToReader::wants(std::size_t bytes) {
 
 void CopyToReader::timed(Way way, void* to, const void* from, std::size_t bytes) {
   const auto before = std::chrono::steady_clock::now();
-  way == past ? stream(to, from, bytes) : copy(&to, 1, from, bytes);
+  way == past ? stream(to, from, bytes) : copy_own(to, from, bytes);
   const std::chrono::duration<float, std::nano> took = std::chrono::steady_clock::now() - before;
   times_[way].add(took.count() * line / static_cast<float>(bytes));
 }
 
 void CopyToReader::operator()(void* to, const void* from, std::size_t bytes) {
-  if (bytes < past_from) return copy(&to, 1, from, bytes);
+  if (bytes < past_from) return copy_own(to, from, bytes);
   const Way chosen = way();
   since_trial_ += bytes;
   if (since_trial_ >= bytes_per_trial && slow()) {
@@ -55,7 +55,7 @@ void CopyToReader::operator()(void* to, const void* from, std::size_t bytes) {
     until_timed_ = copies_per_time;
     timed(chosen, to, from, bytes);
   } else {
-    chosen == past ? stream(to, from, bytes) : copy(&to, 1, from, bytes);
+    chosen == past ? stream(to, from, bytes) : copy_own(to, from, bytes);
   }
 }
 

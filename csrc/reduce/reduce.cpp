@@ -39,6 +39,11 @@ void copy(void* const* destinations, int destination_count, const void* source, 
   in_use().copy(destinations, destination_count, source, bytes);
 }
 
+void copy_own(void* destination, const void* source, std::size_t bytes) {
+  if (bytes >= string_copy::pays_for_own_from()) return string_copy::copy(destination, source, bytes);
+  copy(&destination, 1, source, bytes);
+}
+
 bool copies_without_fetching() {
   return string_copy::pays();
 }

@@ -30,6 +30,9 @@ Combine combine_for(DType dtype, Op op);
 // read again soon.
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes);
 
+// The same to one destination, of what is in this core's caches: its own values.
+void copy_own(void* destination, const void* source, std::size_t bytes);
+
 // Whether copy() overwrites one destination of at least so many bytes without fetching its lines first. Lines
 // that another core has read are quicker to write in this way than with vector stores.
 inline constexpr std::size_t least_without_fetching = 1 << 10;  // below, starting takes longer than it saves

@@ -68,7 +68,7 @@ void Executor::take(const Move& move, void* target, const void* source, bool afr
   } else if (afresh && move.bytes >= past_cache_from) {
     stream(target, source, move.bytes);
   } else {
-    copy(&target, 1, source, move.bytes);
+    copy_own(target, source, move.bytes);
   }
 }
 
