@@ -29,6 +29,8 @@ constexpr TuningRow in_memory[] = {
     {C::broadcast, 2, 0, 512 * KiB, "direct", 32 * KiB, 2},
     {C::gather, 2, 0, 1 * MiB, "direct", 64 * KiB, 2},
     {C::scatter, 2, 0, 1 * MiB, "direct", 64 * KiB, 2},
+    {C::all_to_all, 2, 0, 16 * MiB, "direct", 512 * KiB, 1},
+    {C::all_to_all, 4, 1, all, "direct", 512 * KiB, 1},
     {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 1},
     {C::all_gather, 4, 1, all, "direct", 512 * KiB, 1},
     {C::reduce_scatter, 8, 1, 1 * MiB, "direct", 512 * KiB, 4},
