@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t small_message = CopyToReader::past_from - 1;
 // A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
+// Longer buffers leave the caches before they are written again.
+constexpr std::size_t longest_taken = 16 << 20;
 
 std::size_t in_lines(std::size_t bytes) {
   return (bytes + 63) / 64;
@@ -36,7 +38,8 @@ Executor::Executor(Transport& transport)
       messages_(transport.world + 1),
       sources_(transport.world + 1),
       targets_(transport.world + 1),
-      copies_to_(transport.world + 1) {}
+      copies_to_(transport.world + 1),
+      takers_(transport.world) {}
 
 void Executor::start(const Task& task) {
   task_ = task;
@@ -48,6 +51,8 @@ void Executor::start(const Task& task) {
   make_room(temp_, each * in_flight_);
   const bool fetches = !copies_without_fetching();
   afresh_ = fetches && writes_afresh(task_);
+  // What peers have just copied to their output for us is as fast to write again past their caches.
+  takes_ = task_.bytes <= longest_taken && !(program.keeps_first && task_.input != task_.output);
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   const bool lane_holds_slice =
       !coded() && plan.geometry.whole &&

@@ -10,6 +10,7 @@
 #include "engine/endings/contract.h"
 #include "engine/planning/plan.h"
 #include "reduce/copy_to_reader.h"
+#include "reduce/line_taker.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
@@ -141,6 +142,9 @@ class Executor {
   void combine_and_copy(int sources, const Move& move, CopyToReader& copy_onward);
   void copy_both(const Move& move, const std::byte* from, CopyToReader& copy_onward);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
+  void receive_and_take(const Move& move, const std::byte* from, LineTaker& taker);
+  bool takes(const Action& action);
+  void combine_and_take(const Action& action, const Move& move, void** targets, int target_count);
 
   // executor_coded.cpp: how memory is read and written if messages are encoded.
   void prepare_coded();
@@ -172,10 +176,12 @@ class Executor {
   std::vector<void*> targets_;           // [0]: this rank's own; then the message of a fused send
   std::vector<CopyToReader> copies_to_;  // by peer; then to several at a time
   CopyToReader copy_kept_;               // to the output, where peers then read it
+  std::vector<LineTaker> takers_;        // by peer
   Codec codec_;                          // of the wire format
   std::vector<std::byte> decoded_;       // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;                // bytes up to which messages are small
   bool afresh_ = false;                  // copies to the output go past the cache
+  bool takes_ = false;                   // lines of peers that ask for it
   bool answered_ = false;                // messages to one peer are
   bool through_slots_ = false;
   int heard_ = 0;  // sources of the combination that have been read from broadcast slots
@@ -199,6 +205,7 @@ inline bool Executor::wait_for(int peer) {
 }
 
 inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+  message.take = false;  // only transports in shared memory know it
   const bool here = through_slots_ ? transport_.read_broadcast_slot(peer, message)
                                    : transport_.poll(cursor.lane, peer, message);
   if (!here) {

@@ -165,7 +165,37 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   if (onward.copy) {
     combine_and_copy(action.peer_count, move, *onward.copy);
   } else {
-    apply(move, &targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count);
+    void** const targets = &targets_[skip];
+    const int count = 1 + onward.targets - skip;
+    takes(action) ? combine_and_take(action, move, targets, count)
+                  : apply(move, targets, count, sources_.data(), action.peer_count, move.count);
+  }
+}
+
+// Whether a peer wants its lines taken over that this combination does not write.
+bool Executor::takes(const Action& action) {
+  bool any = false;
+  for (int k = 0; k < action.peer_count; ++k) {
+    if (action.peers[k] < 0) continue;
+    Message& message = messages_[k];
+    message.take = takes_ && message.take && !message.grant && takers_[action.peers[k]].begin();
+    any = any || message.take;
+  }
+  return any;
+}
+
+void Executor::combine_and_take(const Action& action, const Move& move, void** targets, int target_count) {
+  const std::size_t element = task_.plan->geometry.element;
+  for (std::size_t left = move.count; left > 0;) {
+    const std::size_t block = std::min(left, std::max(LineTaker::block_bytes / element, std::size_t{1}));
+    const std::size_t bytes = block * element;
+    apply(move, targets, target_count, sources_.data(), action.peer_count, block);
+    for (int k = 0; k < action.peer_count; ++k) {
+      if (action.peers[k] >= 0 && messages_[k].take) takers_[action.peers[k]].take(sources_[k], bytes);
+      sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
+    }
+    for (int t = 0; t < target_count; ++t) targets[t] = static_cast<std::byte*>(targets[t]) + bytes;
+    left -= block;
   }
 }
 
@@ -235,7 +265,10 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
   for (const Move& move : action.runs()) {
     targets_[0] = cursor.target(move);
     targets_[1] = room;
-    if (!room && move.to == Memory::output && afresh_ && move.bytes >= past_cache_from) {
+    LineTaker& taker = takers_[action.peers[0]];
+    if (!room && takes_ && messages_[0].take && taker.begin()) {
+      receive_and_take(move, from, taker);
+    } else if (!room && move.to == Memory::output && afresh_ && move.bytes >= past_cache_from) {
       stream(targets_[0], from, move.bytes);
     } else if (onward.copy) {
       copy_both(move, from, *onward.copy);
@@ -245,6 +278,16 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
     }
     from += move.bytes;
     if (room) room += move.bytes;
+  }
+}
+
+void Executor::receive_and_take(const Move& move, const std::byte* from, LineTaker& taker) {
+  const bool past = move.to == Memory::output && afresh_ && move.bytes >= past_cache_from;
+  for (std::size_t done = 0; done < move.bytes; done += LineTaker::block_bytes) {
+    const std::size_t bytes = std::min(move.bytes - done, LineTaker::block_bytes);
+    void* const to = static_cast<std::byte*>(targets_[0]) + done;
+    past ? stream(to, from + done, bytes) : copy(&to, 1, from + done, bytes);
+    taker.take(from + done, bytes);
   }
 }
 

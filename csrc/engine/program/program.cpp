@@ -63,7 +63,6 @@ class Lowering {
     if (answers_directly) mark_grants(program_);
     mark_shared(program_);
     program_.traffic = traffic_of(program_);
-    program_.keeps_first = keeps_first;
     return std::move(program_);
   }
 
@@ -203,6 +202,7 @@ class Lowering {
       for (const Local& local : round.locals) each_chunk(local.to, [&](int c) { written[c] = true; });
     }
     copy_where([&](int c) { return sent[c] && !written[c]; }, State::kept);
+    program_.keeps_first = !program_.steps.empty();
   }
 
   // Chunks of the result that no step wrote are still in the input.

@@ -7,8 +7,10 @@
 #include "engine/planning/planner.h"
 #include "fronts/python/bindings.h"
 #include "fronts/python/schedule_caster.h"
+#include "reduce/line_taker.h"
 #include "transport/interface/cores.h"
 #include "transport/memory/probe.h"
+#include "transport/memory/rewriting.h"
 #include "transport/tcp/checksum.h"
 #include "transport/tcp/stream.h"
 
@@ -49,6 +51,16 @@ void bind_measuring(nb::module_& m) {
         "format.");
   m.def("tuning_file", tuning_file,
         "Returns the path of the tuning table of this machine; empty if there is no cache folder.");
+  m.def(
+      "take_lines_from",
+      [](double nanoseconds) {
+        Rewriting::call_slow_from(nanoseconds);
+        return LineTaker::lines_taken();
+      },
+      "nanoseconds"_a,
+      "For tests: readers take over the lines that their owners rewrite no faster than this. Returns how "
+      "many lines "
+      "this process has taken.");
   m.def(
       "build_name", [] { return std::string(this_build().name); },
       "Returns the version and the protocol, which ranks compare when they meet.");

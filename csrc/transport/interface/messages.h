@@ -36,6 +36,7 @@ struct Message {
   std::uint64_t contract = 0;  // what the sender takes this collective to be
   bool delivered = false;      // the sender has written the bytes where we granted it; data is null
   std::byte* grant = nullptr;  // where the sender lets us write its next value of the same chunks, or null
+  bool take = false;           // the sender wants us to take its lines over: see LineTaker
 };
 
 // What is known about all messages of a call on a lane before it begins.

@@ -2,7 +2,7 @@
 // (except for the abort word, the doorbell and Busy) and read by all. Every atomic is lock-free and
 // address-free, so the layout serves threads and processes alike.
 //
-//   Header | doorbells[world] | told[2][world] | slots[lanes][world][depth] | acks[world] |
+//   Header | doorbells[world] | told[2][world] | slots[lanes][world][depth] | acks[world] | samples[world] |
 //   arena[lanes][capacity]
 //
 // A message from a to b on a lane is one 64-byte slot in a's segment. Up to 40 bytes travel inside it, in the
@@ -23,6 +23,7 @@
 #include "transport/interface/board.h"
 #include "transport/interface/record.h"
 #include "transport/interface/transport.h"
+#include "transport/memory/rewriting.h"
 
 namespace ringreduce {
 
@@ -57,6 +58,8 @@ struct alignas(cache_line) Slot {
   std::uint32_t bytes;
   std::uint64_t contract;
   SlotKind kind;
+  bool take,
+      sample;  // of lent memory: the reader should take its lines over, or read the sample of Rewriting
   union {
     std::byte inlined[inline_bytes];
     std::uint64_t arena;  // staged: offset in the sender's lane arena; answered: in the receiver's
@@ -119,7 +122,8 @@ struct SegmentLayout {
         told(doorbells + sizeof(Doorbell) * world),
         slots(told + sizeof(Slot) * 2 * world),
         acks(slots + sizeof(Slot) * slots_before(Transport::lanes)),
-        arena(align(acks + sizeof(Acks) * world, 4096)),
+        samples(acks + sizeof(Acks) * world),
+        arena(align(samples + sizeof(RewrittenSample) * world, 4096)),
         bytes(arena + capacity * (Transport::collective_lanes + 1)),
         record_depth(world > 8 ? 16 : 2 * depth_of(0)) {}
 
@@ -152,6 +156,10 @@ struct SegmentLayout {
     return depth * static_cast<std::size_t>(world);
   }
   Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
+  // Written by the segment's owner, and read by the peer.
+  RewrittenSample& sample_of(std::byte* base, int peer) const {
+    return reinterpret_cast<RewrittenSample*>(base + samples)[peer];
+  }
   // The lanes of point-to-point messages share the space of one lane of the collectives. Most of it is for
   // bodies: in a small ring every line is still in the reader's cache when it is rewritten, which costs a
   // third.
@@ -166,7 +174,7 @@ struct SegmentLayout {
 
   int world;
   std::size_t capacity;
-  std::size_t doorbells, told, slots, acks, arena, bytes;
+  std::size_t doorbells, told, slots, acks, samples, arena, bytes;
   // The number of calls on record, a power of two. A rank that is ahead must still be known to have made the
   // calls that its peers are in.
   std::uint32_t record_depth;

@@ -29,6 +29,12 @@ constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns 
 
 // Fetches lines for writing that peers have read. Stores to a few lines do not wait for each other. Inline,
 // because compilers take a function that only fetches for one without effect.
+void read_sample(const RewrittenSample& sample) {
+  for (std::size_t at = 0; at < sample.bytes.size(); at += cache_line) {
+    static_cast<void>(*static_cast<const volatile std::byte*>(&sample.bytes[at]));
+  }
+}
+
 template <int writing>
 [[gnu::always_inline]] inline void fetch(const std::byte* memory, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += cache_line) __builtin_prefetch(memory + at, writing);
@@ -279,8 +285,29 @@ bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::si
   }
   const Location place = locate(data, bytes).value();
   const auto granted = grant ? locate(grant, bytes) : std::nullopt;
+  // Lines that several peers read would wander between them.
+  const bool sample = peers.size() == 1 && samples_rewriting(lane, peers.front());
+  const bool take = peers.size() == 1 && out(lane, peers.front()).rewriting.slow();
   publish(lane, peers, granted ? SlotKind::lent_with_grant : SlotKind::lent, bytes, contract, nothing,
-          [&](Slot& slot) { slot.lent = {place, granted.value_or(Location())}; });
+          [&](Slot& slot) {
+            slot.take = take;
+            slot.sample = sample;
+            slot.lent = {place, granted.value_or(Location())};
+          });
+  return true;
+}
+
+// Whether the peer should read the sample of the lane with the next message.
+bool MappedTransport::samples_rewriting(int lane, int peer) {
+  Out& o = out(lane, peer);
+  RewrittenSample& sample = layout_.sample_of(segments_[rank].get(), peer);
+  if (o.sample_asked != 0) {
+    if (!consumed(lane, peer, o.sample_asked)) return false;
+    o.rewriting.measure(sample);
+    o.sample_asked = 0;
+  }
+  if (!o.rewriting.due(sample)) return false;
+  o.sample_asked = std::max(o.sent + 1, 1U);
   return true;
 }
 
@@ -324,6 +351,8 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       [[fallthrough]];
     case SlotKind::lent:
       message.data = resolve(peer, slot.lent.place);
+      message.take = slot.take;
+      if (slot.sample) read_sample(layout_.sample_of(segments_[peer].get(), rank));
       break;
     case SlotKind::delivered:
       message.data = nullptr;

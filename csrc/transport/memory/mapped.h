@@ -94,6 +94,8 @@ class MappedTransport : public Transport {
     std::uint32_t sent = 0;
     std::uint32_t known = 0;                                    // the last value read of *acknowledged
     std::uint64_t arena_start[SegmentLayout::most_slots] = {};  // of each slot's payload, or `nothing`
+    Rewriting rewriting;             // of what this lane has lent to this peer alone
+    std::uint32_t sample_asked = 0;  // the message with which the peer reads the sample; 0: none
   };
   struct In {
     Slot* slots = nullptr;
@@ -128,6 +130,7 @@ class MappedTransport : public Transport {
   int reader_of(int lane, std::uint64_t payload) const;
   std::size_t part_for(int lane, std::size_t bytes, bool at_first) const;
   std::uint64_t oldest_payload(int lane);
+  bool samples_rewriting(int lane, int peer);
   template <typename Fill>
   void publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
                std::uint64_t arena_start, Fill fill);

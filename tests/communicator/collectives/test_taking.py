@@ -1,0 +1,61 @@
+"""Readers take over lines that are slow to rewrite. Everything here counts as slow, wherever the cores are."""
+
+from __future__ import annotations
+
+import platform
+
+import numpy as np
+import pytest
+
+import ringreduce
+from ringreduce import _engine
+from tests.conftest import on_processes
+
+USUAL = 7.0  # as in the engine
+TAKES = platform.machine() == "x86_64"
+
+
+@pytest.fixture(autouse=True)
+def all_slow():
+    _engine.take_lines_from(0)
+    yield
+    _engine.take_lines_from(USUAL)
+
+
+def calls(comm, count):
+    """Yields the calls on memory that peers read: what each leaves in its output, and what it should be."""
+    size, rank = comm.size, comm.rank
+    x, out = ringreduce.empty(size * count, "float32"), ringreduce.empty(size * count, "float32")
+    block, own = ringreduce.empty(count, "float32"), slice(rank * count, (rank + 1) * count)
+    values = np.arange(size * count, dtype="float32") % 1000
+    for turn in range(80):
+        x[:] = values + turn + rank
+        yield comm.reduce_scatter(x, out=block), size * (values[own] + turn) + sum(range(size))
+        out[own] = values[own] + turn
+        yield comm.all_gather(out[own], out=out), values + turn
+        block[:] = values[own] - turn
+        yield comm.all_gather(block, out=out), values - turn
+        x[:] = values + turn if rank == turn % size else -1
+        yield comm.broadcast(x, turn % size), values + turn
+        x[:] = values + turn + rank
+        yield comm.all_reduce(x, out=out), size * (values + turn) + sum(range(size))
+
+
+@pytest.mark.parametrize("count", [10_001, 150_000])
+@pytest.mark.parametrize("world", [2, 3])
+def test_taken_lines_keep_their_values(world, count):
+    def rank_main(comm):
+        wrong = sum(int(np.count_nonzero(found != wanted)) for found, wanted in calls(comm, count))
+        return wrong, _engine.take_lines_from(0) > 0
+
+    assert on_processes(world, rank_main) == [(0, TAKES)] * world
+
+
+def test_lines_that_are_fast_are_left_to_their_owner():
+    def rank_main(comm):
+        _engine.take_lines_from(1e9)
+        return sum(int(np.count_nonzero(found != wanted)) for found, wanted in calls(comm, 10_000)), (
+            _engine.take_lines_from(1e9)
+        )
+
+    assert on_processes(2, rank_main) == [(0, 0)] * 2
