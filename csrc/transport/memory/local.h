@@ -20,6 +20,7 @@ class LocalTransport : public MappedTransport {
   bool reachable(const void*, std::size_t) override { return true; }
   std::optional<Location> locate(const void* data, std::size_t bytes) override;
   std::byte* resolve(int peer, Location place) override;
+  bool can_be_taken() const override { return false; }  // it may be mapped for reading only
   bool alive(int) override { return true; }
   // A thread always ends it. Freed memory may no longer be mapped, unlike memory of another process that this
   // one has opened.

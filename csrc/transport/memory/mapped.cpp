@@ -286,8 +286,9 @@ bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::si
   const Location place = locate(data, bytes).value();
   const auto granted = grant ? locate(grant, bytes) : std::nullopt;
   // Lines that several peers read would wander between them.
-  const bool sample = peers.size() == 1 && samples_rewriting(lane, peers.front());
-  const bool take = peers.size() == 1 && out(lane, peers.front()).rewriting.slow();
+  const bool one_reader = peers.size() == 1 && can_be_taken();
+  const bool sample = one_reader && samples_rewriting(lane, peers.front());
+  const bool take = one_reader && out(lane, peers.front()).rewriting.slow();
   publish(lane, peers, granted ? SlotKind::lent_with_grant : SlotKind::lent, bytes, contract, nothing,
           [&](Slot& slot) {
             slot.take = take;

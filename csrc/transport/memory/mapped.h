@@ -77,6 +77,8 @@ class MappedTransport : public Transport {
  protected:
   virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
   virtual std::byte* resolve(int peer, Location place) = 0;
+  // Whether peers can write what they are lent, with the values that it has.
+  virtual bool can_be_taken() const = 0;
   virtual bool alive(int peer) = 0;
   // How long a rank that fails waits for a peer's access to end. A stopped process does not end it.
   virtual Clock::duration longest_access() const { return std::chrono::milliseconds(100); }

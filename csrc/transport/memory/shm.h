@@ -33,6 +33,7 @@ class ShmTransport : public MappedTransport {
  protected:
   std::optional<Location> locate(const void* data, std::size_t bytes) override;
   std::byte* resolve(int peer, Location place) override;
+  bool can_be_taken() const override { return true; }  // it is of block_pool, mapped for writing by all
   bool alive(int peer) override;
 
  private:

@@ -9,7 +9,7 @@ import pytest
 
 import ringreduce
 from ringreduce import _engine
-from tests.conftest import on_processes
+from tests.conftest import on_processes, on_threads
 
 USUAL = 7.0  # as in the engine
 TAKES = platform.machine() == "x86_64"
@@ -59,3 +59,17 @@ def test_lines_that_are_fast_are_left_to_their_owner():
         )
 
     assert on_processes(2, rank_main) == [(0, 0)] * 2
+
+
+def test_read_only_memory_of_threads(tmp_path):
+    """Ranks that are threads lend whatever their caller has."""
+    count = 50_000
+    np.arange(2 * count, dtype="float32").tofile(tmp_path / "x")
+
+    def rank_main(comm):
+        x = np.memmap(tmp_path / "x", "float32", "r")
+        for _ in range(100):
+            out = comm.reduce_scatter(x)
+        return int(np.count_nonzero(out != 2 * x[comm.rank * count : (comm.rank + 1) * count]))
+
+    assert on_threads(2, rank_main) == [0, 0]
