@@ -178,7 +178,8 @@ bool Executor::takes(const Action& action) {
   for (int k = 0; k < action.peer_count; ++k) {
     if (action.peers[k] < 0) continue;
     Message& message = messages_[k];
-    message.take = takes_ && message.take && !message.grant && takers_[action.peers[k]].begin();
+    message.take =
+        takes_ && message.take && message.grant != message.data && takers_[action.peers[k]].begin();
     any = any || message.take;
   }
   return any;
