@@ -27,14 +27,14 @@ constexpr std::uint32_t slots_ahead = 3;
 constexpr std::size_t payloads_ahead = 2, longest_claimed_ahead = 512, longest_fetched_ahead = 1 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
-// Fetches lines for writing that peers have read. Stores to a few lines do not wait for each other. Inline,
-// because compilers take a function that only fetches for one without effect.
 void read_sample(const RewrittenSample& sample) {
   for (std::size_t at = 0; at < sample.bytes.size(); at += cache_line) {
     static_cast<void>(*static_cast<const volatile std::byte*>(&sample.bytes[at]));
   }
 }
 
+// Fetches lines for writing that peers have read. Stores to a few lines do not wait for each other. Inline,
+// because compilers take a function that only fetches for one without effect.
 template <int writing>
 [[gnu::always_inline]] inline void fetch(const std::byte* memory, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += cache_line) __builtin_prefetch(memory + at, writing);
