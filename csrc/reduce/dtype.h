@@ -30,8 +30,7 @@ namespace ringreduce {
   X(complex64, "complex64", complex, 8, float)             \
   X(complex128, "complex128", complex, 16, double)
 
-// X(Op, the kinds that it is defined for). avg is the sum divided by the number of ranks; premul_sum is the
-// sum of factor * x.
+// X(Op, the kinds that it is defined for). avg is the sum divided by the number of ranks.
 #define RINGREDUCE_OPS(X)             \
   X(sum, true)                        \
   X(prod, true)                       \
@@ -40,8 +39,7 @@ namespace ringreduce {
   X(band, is_whole(kind))             \
   X(bor, is_whole(kind))              \
   X(bxor, is_whole(kind))             \
-  X(avg, kind != NumberKind::boolean) \
-  X(premul_sum, !is_whole(kind))
+  X(avg, kind != NumberKind::boolean)
 
 #define RINGREDUCE_FIRST(first, ...) first,
 #define RINGREDUCE_ONE(...) +1
@@ -96,7 +94,13 @@ constexpr bool supports(DType dtype, Op op) {
   return supports(kind_of(dtype), op);
 }
 
-// The factor of Op::avg and Op::premul_sum, and the integer that averages of integers divide by instead.
+// A sum whose values have a factor is made by the functions of this op, with that factor.
+inline constexpr Op scaling = Op::avg;
+constexpr bool takes_factor(DType dtype) {
+  return !is_whole(kind_of(dtype));
+}
+
+// The factor of Op::avg, and the integer that averages of integers divide by instead.
 struct Scale {
   double factor;
   std::int64_t divisor;  // >= 1

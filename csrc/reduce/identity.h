@@ -35,7 +35,6 @@ constexpr std::uint64_t identity_of(DType dtype, Op op) {
     case Op::bor:
     case Op::bxor:
     case Op::avg:
-    case Op::premul_sum:
       return 0;
   }
   return 0;

@@ -14,7 +14,7 @@ namespace ringreduce {
 // - A destination may be the very same span as a source; otherwise spans do not overlap.
 // - sources >= 1 (one source: a scaling copy), destinations >= 1. Spans need no alignment at all.
 // - scale is applied only by the function that combine_for returns for Op::avg (integers: truncating division
-//   by the integer nearest to 1 / scale) and Op::premul_sum; every other operator ignores it.
+//   by the integer nearest to 1 / scale); every other operator ignores it.
 // Integer sums and products wrap. Complex numbers are pairs of floats (real, imaginary), and the rules for
 // floats hold for each part; scale is a real number. bool holds 0 or 1. min and max return NaN if any input
 // is NaN, and take -0 for less than +0. Every NaN result is the same quiet NaN (positive, no payload), so

@@ -24,6 +24,9 @@ LARGE = 1 << 20
 CASES = {
     "dtype": (lambda c: c.all_reduce(_x()), lambda c: c.all_reduce(_x(8, "int32")), "float32[8]", "int32[8]"),
     "op": (lambda c: c.all_reduce(_x()), lambda c: c.all_reduce(_x(), "max"), "sum", "max"),
+    "factor": (
+        lambda c: c.all_reduce(_x()), lambda c: c.all_reduce(_x(), factor=1.0), "sum)", "sum with a factor",
+    ),
     "count": (lambda c: c.all_reduce(_x()), lambda c: c.all_reduce(_x(9)), "[8]", "[9]"),
     "collective": (lambda c: c.all_reduce(_x()), lambda c: c.broadcast(_x()), "all_reduce(", "broadcast("),
     "barrier": (lambda c: c.barrier(), lambda c: c.all_reduce(_x()), "barrier()", "all_reduce("),

@@ -200,7 +200,7 @@ def test_ops_and_dtypes(interpreter, algorithm):
             assert (x.astype("float32") == sum(floats) / world).all()
         for x in results_of(given, "min"):
             assert (x.astype("float32") == np.minimum.reduce(floats)).all()
-        for x in results_of(given, "premul_sum", 0.5):
+        for x in results_of(given, "sum", 0.5):
             assert (x.astype("float32") == sum(floats) / 2).all()
     integers = [rng.integers(-(2**31), 2**31, count).astype("int32") for _ in range(world)]
     for x in results_of(integers, "sum"):

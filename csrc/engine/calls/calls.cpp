@@ -145,7 +145,7 @@ void Calls::begin(const Call& call) {
   const Plan& plan = planner.plan(call);
   Task task;
   task.plan = &plan;
-  task.factor = call.factor;
+  task.factor = call.factor.value_or(1);
   task.user_op = call.user_op;
   std::size_t input_bytes = 0, output_bytes = 0;
   if (plan.geometry.whole) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "engine/program/extents.h"
 #include "reduce/dtype.h"
@@ -27,7 +28,7 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::float32;
   Op op = Op::sum;
-  double factor = 1;  // of premul_sum
+  std::optional<double> factor;  // of a sum: multiplies this rank's values first; ranks' factors may differ
   int root = 0;
   int algorithm = automatic;
   // The encoding of messages, for dtypes that it takes(). A result that several ranks hold is the same on all

@@ -20,7 +20,8 @@ struct Description {
   Collective collective{};
   DType dtype{};
   Op op{};
-  std::uint8_t reproducible = 0;  // whether the rank's communicator is reproducible
+  std::uint8_t reproducible : 1 = 0;  // whether the rank's communicator is
+  std::uint8_t scales : 1 = 0;        // whether its values have a factor
   Encoding wire = Encoding::none;
   char algorithm[21] = {};
   std::uint16_t bucket = 0;  // its number, from 1; 0: none
@@ -97,6 +98,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   made.dtype = call.dtype;
   made.op = call.user_op ? user_defined : call.op;
   made.reproducible = reproducible;
+  made.scales = call.factor.has_value();
   made.wire = call.wire;
   if (call.user_op) {
     put_op(*call.user_op, algorithm, made);
@@ -110,7 +112,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
        {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
         static_cast<std::uint64_t>(reduces(call.collective) ? made.op : Op{}),
         static_cast<std::uint64_t>(made.root), shape.hash, is_blind(call) ? 0 : made.count,
-        static_cast<std::uint64_t>(plan.geometry.slice), std::uint64_t{reproducible},
+        static_cast<std::uint64_t>(plan.geometry.slice), std::uint64_t{reproducible} | made.scales << 1,
         static_cast<std::uint64_t>(call.wire), call.user_op ? call.user_op->kind : call.split,
         plan.variant}) {
     contract = mix(contract, value);
@@ -144,7 +146,7 @@ std::string in_words(const Record& record) {
   text += name_of(call.collective);
   if (call.collective == Collective::barrier) return text + "()";
   text += std::string("(") + name_of(call.dtype) + "[" + std::to_string(call.count) + "]";
-  if (reduces(call.collective)) text += ", " + op_of(call);
+  if (reduces(call.collective)) text += ", " + op_of(call) + (call.scales ? " with a factor" : "");
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.wire != Encoding::none) text += std::string(", wire ") + name_of(call.wire);
   if (call.split != 0 && call.op != user_defined && call.split >> 48 == 0) {

@@ -143,9 +143,12 @@ void Planner::check(const Call& call) const {
                           "': only the library's own ops combine values as they travel");
   }
   if (reduces(call.collective) && !call.user_op && !supports(call.dtype, call.op)) {
-    const char* const why = call.op == Op::premul_sum ? " (a sum with a factor)" : "";
-    throw InvalidArgument(std::string("op '") + name_of(call.op) + "'" + why + " is not defined for dtype " +
+    throw InvalidArgument(std::string("op '") + name_of(call.op) + "' is not defined for dtype " +
                           name_of(call.dtype));
+  }
+  if (call.factor && !takes_factor(call.dtype)) {
+    throw InvalidArgument(std::string("factor is not defined for dtype ") + name_of(call.dtype) +
+                          ", only for floating-point and complex numbers");
   }
   if (call.wire == Encoding::none) return;
   if (!takes(call.wire, call.dtype)) {
@@ -254,21 +257,21 @@ Plan Planner::make(const Call& call, const Target& target) {
                 (!reduces(call.collective) || rooted(call.collective));
   plan.wire = call.wire;
   plan.dtype = call.dtype;
-  if (reduces(call.collective) && !call.user_op) plan_reduction(call.op, dtype, plan);
+  if (reduces(call.collective) && !call.user_op) plan_reduction(call, dtype, plan);
   describe(call, shape, reproducible_, name_of_algorithm(plan.algorithm), plan);
   return plan;
 }
 
-void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
-  const bool scales = op == Op::premul_sum;
-  if (scales && plan.program->combines_locally) {
+void Planner::plan_reduction(const Call& call, DType dtype, Plan& plan) const {
+  const bool averages = call.op == Op::avg;
+  if (call.factor && plan.program->combines_locally) {
     throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(plan.algorithm) +
                           "', because it combines values within a rank");
   }
-  plan.combine = combine_for(dtype, op == Op::avg || scales ? Op::sum : op);
-  plan.last = op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
-  plan.divide = op == Op::avg ? 1.0 / world_ : 1;
-  plan.scale = scales ? combine_for(dtype, Op::premul_sum) : nullptr;
+  plan.combine = combine_for(dtype, averages ? Op::sum : call.op);
+  plan.last = averages ? combine_for(dtype, Op::avg) : plan.combine;
+  plan.divide = averages ? 1.0 / world_ : 1;
+  plan.scale = call.factor ? combine_for(dtype, scaling) : nullptr;
 }
 
 Situation Planner::situation(Collective collective, std::size_t bytes, Encoding wire,

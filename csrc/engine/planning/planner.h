@@ -80,7 +80,7 @@ class Planner {
   const Plan& plan_uneven(const Call& call, const PlanKey& key, const Target& target);
   Plan make(const Call& call, const Target& target);
   void fit(const Call& call, Plan& plan) const;
-  void plan_reduction(Op op, DType dtype, Plan& plan) const;
+  void plan_reduction(const Call& call, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm, const UserOp* op = nullptr) const;
   const Program& program(const Call& call, int algorithm, bool uses_links, int forest, bool keeps_first);

@@ -18,7 +18,7 @@ struct PlanKey {
   struct Kind {
     Collective collective;
     DType dtype;
-    Op op;
+    std::uint8_t op;  // and in the upper bit, whether its values have a factor
     Encoding wire;
     int lanes;
   };
@@ -28,7 +28,7 @@ struct PlanKey {
   PlanKey(const Call& call, const Target& of)
       : target(reinterpret_cast<std::uintptr_t>(&of)),
         kind(__builtin_bit_cast(std::uint64_t,
-                                Kind{call.collective, call.dtype, call.op, call.wire, call.lanes})),
+                                Kind{call.collective, call.dtype, op_of(call), call.wire, call.lanes})),
         way(__builtin_bit_cast(std::uint64_t, Way{call.root, call.algorithm})),
         count(call.input_extents ? ~std::size_t{0} : call.count),  // a blind call's plan takes any
         slice_bytes(call.slice_bytes),
@@ -38,6 +38,10 @@ struct PlanKey {
   std::uint64_t hash() const {
     return target * 0x9e3779b97f4a7c15 + kind * 0xbf58476d1ce4e5b9 + way * 0x94d049bb133111eb +
            count * 0xff51afd7ed558ccd + slice_bytes * 0xc4ceb9fe1a85ec53 + split * 0xd6e8feb86659fd93;
+  }
+
+  static std::uint8_t op_of(const Call& call) {
+    return static_cast<std::uint8_t>(static_cast<unsigned>(call.op) | (call.factor ? 0x80 : 0));
   }
 
   std::uint64_t target, kind, way, count, slice_bytes, split;

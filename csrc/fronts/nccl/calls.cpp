@@ -97,7 +97,6 @@ void set_op(Call& call, Member& member, nccl::ReduceOp op, nccl::Stream stream) 
     throw Refusal(nccl::invalid_argument, std::string("the operator is for ") + name_of(factor.dtype) +
                                               ", but the buffers have type " + name_of(call.dtype));
   }
-  call.op = Op::premul_sum;
   call.factor = factor.value;
   if (!factor.in_device_memory) return;
   const OnDevice there(CudaLibrary::get(), member.device);

@@ -51,14 +51,11 @@ std::size_t total(const Extents& extents) {
   return extents.offset.back() + extents.count.back();
 }
 
-// premul_sum is no op that a caller names, but a sum with a factor.
 Op op_named(std::string_view name) {
   const auto op = find_named<Op>(name, op_count);
-  if (op && *op != Op::premul_sum) return *op;
+  if (op) return *op;
   std::string known;
-  for (int i = 0; i < op_count; ++i) {
-    if (static_cast<Op>(i) != Op::premul_sum) known += std::string(op_names[i]) + ", ";
-  }
+  for (const char* known_name : op_names) known += std::string(known_name) + ", ";
   throw InvalidArgument("op must be one of " + known + "not '" + std::string(name) + "'");
 }
 
@@ -71,7 +68,6 @@ void set_op(Call& call, nb::handle op, nb::handle factor) {
     throw InvalidArgument(std::string("factor can only be used with op 'sum', not with '") +
                           name_of(call.op) + "'");
   }
-  call.op = Op::premul_sum;
   call.factor = real(factor, "factor");
 }
 

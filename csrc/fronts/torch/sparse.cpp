@@ -16,7 +16,7 @@ SparseAllReduce::SparseAllReduce(const Tensors& tensors, const c10d::ReduceOp& o
                                  std::chrono::milliseconds timeout)
     : tensors_(tensors), average_(op.op_ == c10d::ReduceOp::AVG), world_(world), timeout_(timeout) {
   TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
-              "ringreduce: a sparse all_reduce supports sum and avg only, not ", name_of(op_of(op)));
+              "ringreduce: a sparse all_reduce supports sum and avg only, not ", named(op));
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const at::Tensor& tensor : tensors_) {
     TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),

@@ -24,7 +24,7 @@ static_assert(std::size(scalar_types) == dtype_count);
 // In the order of Op.
 constexpr ReduceOp::RedOpType reduce_ops[] = {ReduceOp::SUM,  ReduceOp::PRODUCT, ReduceOp::MIN,
                                               ReduceOp::MAX,  ReduceOp::BAND,    ReduceOp::BOR,
-                                              ReduceOp::BXOR, ReduceOp::AVG,     ReduceOp::PREMUL_SUM};
+                                              ReduceOp::BXOR, ReduceOp::AVG};
 static_assert(std::size(reduce_ops) == op_count);
 
 std::optional<DType> same_type(at::ScalarType type) {
@@ -45,6 +45,13 @@ at::Tensor span(const Tensors& tensors) {
   return first.as_strided({total(tensors)}, {1}, first.storage_offset());
 }
 
+Op op_of(const ReduceOp& op) {
+  const bool scales = op.op_ == ReduceOp::PREMUL_SUM;
+  const auto found = same<Op>(reduce_ops, scales ? ReduceOp::SUM : op.op_);
+  TORCH_CHECK(found, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
+  return *found;
+}
+
 double factor_of(const ReduceOp& premul_sum) {
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(premul_sum.supplement_.get());
   TORCH_CHECK(supplement, "ringreduce: PREMUL_SUM needs a factor");
@@ -60,10 +67,8 @@ Elements moved(at::ScalarType type) {
   return {DType::uint8, c10::elementSize(type)};
 }
 
-Op op_of(const ReduceOp& op) {
-  const auto found = same<Op>(reduce_ops, op.op_);
-  TORCH_CHECK(found, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
-  return *found;
+std::string named(const ReduceOp& op) {
+  return std::string(name_of(op_of(op))) + (op.op_ == ReduceOp::PREMUL_SUM ? " with a factor" : "");
 }
 
 Call moving(Collective collective, const at::Tensor& tensor) {
@@ -78,13 +83,17 @@ Call moving(Collective collective, const at::Tensor& tensor) {
 Call combining(Collective collective, const at::Tensor& tensor, const ReduceOp& op) {
   Call call = moving(collective, tensor);
   call.op = op_of(op);
-  const bool of_parts = tensor.scalar_type() == at::kComplexHalf &&
-                        (call.op == Op::sum || call.op == Op::avg || call.op == Op::premul_sum);
+  const bool of_parts =
+      tensor.scalar_type() == at::kComplexHalf && (call.op == Op::sum || call.op == Op::avg);
   TORCH_CHECK(same_type(tensor.scalar_type()) || of_parts,
               "ringreduce: reductions are not defined for dtype ", c10::toString(tensor.scalar_type()));
   TORCH_CHECK(supports(call.dtype, call.op), "ringreduce: op '", name_of(call.op),
               "' is not defined for dtype ", name_of(call.dtype));
-  if (call.op == Op::premul_sum) call.factor = factor_of(op);
+  if (op.op_ == ReduceOp::PREMUL_SUM) {
+    TORCH_CHECK(takes_factor(call.dtype), "ringreduce: PREMUL_SUM is not defined for dtype ",
+                name_of(call.dtype));
+    call.factor = factor_of(op);
+  }
   return call;
 }
 

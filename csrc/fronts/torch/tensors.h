@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct Elements {
 
 // For values that are only moved: serves every type.
 Elements moved(at::ScalarType type);
-Op op_of(const c10d::ReduceOp& op);
+std::string named(const c10d::ReduceOp& op);
 
 inline std::size_t count(const at::Tensor& tensor, Elements elements) {
   return static_cast<std::size_t>(tensor.numel()) * elements.times;

@@ -31,8 +31,8 @@ struct KernelLibrary {
   void scale_span(DType dtype, void* to, const void* from, std::size_t count, double factor,
                   void* stream) const {
     if (count == 0) return;
-    CudaLibrary::check(combine(static_cast<int>(dtype), static_cast<int>(Op::premul_sum), &to, 1, &from, 1,
-                               count, factor, stream, 0));
+    CudaLibrary::check(combine(static_cast<int>(dtype), static_cast<int>(scaling), &to, 1, &from, 1, count,
+                               factor, stream, 0));
   }
 
  private:

@@ -141,7 +141,7 @@ bool KernelRunner::is_one_shot(const device::Share& share) const {
 // where all of them are and what is called.
 Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   const bool chosen = call.algorithm == automatic && !is_forced;
-  if (!chosen || call.input_extents || call.op == Op::premul_sum || call.wire != Encoding::none) {
+  if (!chosen || call.input_extents || call.factor || call.wire != Encoding::none) {
     return Duty::interpret;
   }
   if (!is_direct(call.collective)) return Duty::interpret;
@@ -267,7 +267,7 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
                                                                        : DType::uint8);
   errand.wire = static_cast<std::int32_t>(call.wire);
   errand.arrays = static_cast<std::int32_t>(plan.geometry.narrow);
-  errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
+  errand.op = static_cast<std::int32_t>(call.factor ? scaling : reducing ? call.op : Op::sum);
   errand.duty = duty_;
   errand.contract = contract;
   errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
@@ -276,8 +276,8 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   errand.temp = place_.temp;
   const bool averages = reducing && call.op == Op::avg;
   errand.last = averages ? Scale{plan.divide, world_} : Scale{1, 1};
-  errand.scales = reducing && call.op == Op::premul_sum;
-  errand.own = {errand.scales ? call.factor : 1, 1};
+  errand.scales = call.factor.has_value();
+  errand.own = {call.factor.value_or(1), 1};
   errand.boxes = boxes_->layout();
   for (int rank = 0; rank < world_; ++rank) errand.memories[rank] = boxes_->memory(rank);
   errand.report = report_;

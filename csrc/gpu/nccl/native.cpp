@@ -22,10 +22,9 @@ std::optional<nccl::DataType> type_of(DType dtype) {
   return types[static_cast<int>(dtype)];
 }
 
-// In the order of Op. The operator for premul_sum is made for the call.
-constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,
-                                                 nccl::max,    std::nullopt, std::nullopt,
-                                                 std::nullopt, nccl::avg,    nccl::sum};
+// In the order of Op. An operator with a factor is made for the call.
+constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,    nccl::max,
+                                                 std::nullopt, std::nullopt, std::nullopt, nccl::avg};
 static_assert(std::size(ops) == op_count);
 
 std::optional<nccl::ReduceOp> op_of(Op op) {
@@ -47,7 +46,7 @@ class Scaling {
     std::uint64_t factor = identity_of(call.dtype, Op::prod);
     void* const scaled = &factor;
     const void* const from = &factor;
-    combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);
+    combine_for(call.dtype, scaling)(&scaled, 1, &from, 1, 1, *call.factor);
     group_.check(group_.library().create_premul_sum(&op_, &factor, *type_of(call.dtype), nccl::in_host_memory,
                                                     group_.comm()),
                  "making an operator for the factor");
@@ -73,7 +72,7 @@ class OwnCall {
     }
     type_ = *type_of(call.dtype);
     op_ = *op_of(call.op);
-    if (call.op == Op::premul_sum) op_ = scaling_.emplace(call, group).op();
+    if (call.factor) op_ = scaling_.emplace(call, group).op();
   }
 
   nccl::Result run() {

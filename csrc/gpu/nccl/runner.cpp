@@ -100,7 +100,7 @@ const Plan& NcclRunner::plan(Planner& planner, const Call& call, const Launch&) 
 // A kernel rounds once for all of its sources. With more sources than it takes, partial sums are rounded,
 // too.
 void NcclRunner::check_sources(const Call& call) const {
-  const bool rounds = size_of(call.dtype) <= 2 && supports(call.dtype, Op::premul_sum);
+  const bool rounds = size_of(call.dtype) <= 2 && takes_factor(call.dtype);
   if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
   throw InvalidArgument(
       std::string("dtype ") + name_of(call.dtype) +

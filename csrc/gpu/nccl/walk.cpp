@@ -25,8 +25,9 @@ NcclWalk::NcclWalk(NcclGroup& group, const Call& call, const Plan& plan, int ran
       geometry_(plan.geometry),
       rank_(rank),
       dtype_(geometry_.wire == Encoding::none ? call.dtype : DType::float32),
-      scales_(reduces(call.collective) && call.op == Op::premul_sum),
-      between_(call.op == Op::avg || call.op == Op::premul_sum ? Op::sum : call.op) {
+      scales_(call.factor.has_value()),
+      factor_(call.factor.value_or(1)),
+      between_(call.op == Op::avg ? Op::sum : call.op) {
   if (program_.uses_temp) temp_bytes_ = in_lines(geometry_.temp_bytes(program_.schedule));
   wide_bytes_ = in_lines(geometry_.widened_bytes());
   find_staged();

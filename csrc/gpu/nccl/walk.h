@@ -70,7 +70,7 @@ class NcclWalk {
   std::size_t step_of(const Action& action) const;
   void copy(char* to, const char* from, std::size_t bytes) { kernels_.copy_span(to, from, bytes, stream_); }
   void scale(char* to, const char* from, std::size_t count) {
-    kernels_.scale_span(dtype_, to, from, count, call_.factor, stream_);
+    kernels_.scale_span(dtype_, to, from, count, factor_, stream_);
   }
   void combine_sources(const Move& move, const Targets& targets, char* partial);
   void combine_some(Encoding wire, Op op, double factor, const Targets& targets, const Source* sources,
@@ -85,6 +85,7 @@ class NcclWalk {
   const int rank_;
   const DType dtype_;  // that is computed with
   const bool scales_;
+  const double factor_;
   const Op between_;             // ranks
   std::size_t temp_bytes_ = 0;   // of the program's own
   std::size_t wide_bytes_ = 0;   // after them, a slice's values as float32

@@ -109,8 +109,8 @@ void NcclWalk::prepare_send(const Action& action) {
     if (coded()) {
       const Source source{from, false};
       const Targets targets{move->quantize ? at(move->to, move->target) : nullptr, to, move->quantize};
-      combine_some(geometry_.wire, is_scaled(*move) ? Op::premul_sum : Op::sum, call_.factor, targets,
-                   &source, 1, move->count);
+      combine_some(geometry_.wire, is_scaled(*move) ? scaling : Op::sum, factor_, targets, &source, 1,
+                   move->count);
     } else {
       is_scaled(*move) ? scale(to, from, move->count) : copy(to, from, move->bytes);
     }
@@ -129,8 +129,8 @@ void NcclWalk::convert(std::size_t slice, Memory memory) {
                     char* const wide = bases_[0] + in_wide;
                     const Source source{widens ? array + in_array : wide, widens};
                     const Targets targets{widens ? wide : nullptr, widens ? nullptr : array + in_array};
-                    combine_some(geometry_.narrow, scales ? Op::premul_sum : Op::sum, call_.factor, targets,
-                                 &source, 1, count);
+                    combine_some(geometry_.narrow, scales ? scaling : Op::sum, factor_, targets, &source, 1,
+                                 count);
                   });
 }
 

@@ -17,7 +17,7 @@ struct FloatOperator {
   float factor;
 
   RINGREDUCE_DEVICE FloatOperator(Op given, const Scale& scale) : op(given), factor(1) {
-    if (op == Op::avg || op == Op::premul_sum) factor = static_cast<float>(scale.factor);
+    if (op == Op::avg) factor = static_cast<float>(scale.factor);
   }
 
   template <int n>

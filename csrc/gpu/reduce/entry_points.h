@@ -28,11 +28,10 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_copy(void* const* destinations, in
                                                    const void* source, std::size_t bytes, void* stream,
                                                    int blocks);
 // Some spans are encoded, as the bits say, and the others are of type `plain`: takes(wire, plain). For each
-// i, the sources' values are decoded to float32, joined by op in the given order, and scaled for Op::avg and
-// Op::premul_sum. The destinations get the result in their form; with `quantize`, plain ones get what
-// decoding the encoded ones gives. The bits are those of Codec and of Combine for float32, and every NaN is
-// the one of reduce.h. A destination may be the very same span as a source, in the same form; otherwise spans
-// do not overlap.
+// i, the sources' values are decoded to float32, joined by op in the given order, and scaled for Op::avg. The
+// destinations get the result in their form; with `quantize`, plain ones get what decoding the encoded ones
+// gives. The bits are those of Codec and of Combine for float32, and every NaN is the one of reduce.h. A
+// destination may be the very same span as a source, in the same form; otherwise spans do not overlap.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_combine_coded(
     int wire, int plain, int op, std::uint32_t encoded_sources, std::uint32_t encoded_destinations,
     int quantize, void* const* destinations, int destination_count, const void* const* sources,

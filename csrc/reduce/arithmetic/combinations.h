@@ -26,7 +26,6 @@ constexpr void visit_float(Op op, Visit visit) {
     case Op::sum:
       return visit(Combination<Format, Sum, true, elements>{});
     case Op::avg:
-    case Op::premul_sum:
       return visit(Combination<Format, ScaledSum<Lane>, true, elements>{});
     case Op::prod:
       return visit(Combination<Format, Product>{});

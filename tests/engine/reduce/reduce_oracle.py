@@ -143,7 +143,7 @@ def _of_floats(dtype, op, sources, scale):
     wide = np.float64 if dtype == "float64" else np.float32
     join = {"prod": np.multiply, "min": _min, "max": _max}.get(op, np.add)
     result = functools.reduce(join, [s.astype(wide) for s in sources])
-    if op in ("avg", "premul_sum"):
+    if op == "avg":
         result = result * wide(scale)
     return with_one_nan(dtype, result.astype(NUMPY[dtype]))
 

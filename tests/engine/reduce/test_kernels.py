@@ -23,7 +23,7 @@ ISAS = engine.instruction_sets()
 
 def test_names_and_sizes():
     assert engine.dtypes() == list(NUMPY)
-    assert engine.ops() == ["sum", "prod", "min", "max", "band", "bor", "bxor", "avg", "premul_sum"]
+    assert engine.ops() == ["sum", "prod", "min", "max", "band", "bor", "bxor", "avg"]
     for name, kind in NUMPY.items():
         assert engine.size_of(name) == np.dtype(kind).itemsize
 
@@ -34,8 +34,6 @@ def test_supports():
             wanted = True
             if op in ("band", "bor", "bxor"):
                 wanted = dtype not in [*FLOATS, *PARTS]
-            if op == "premul_sum":
-                wanted = dtype in [*FLOATS, *PARTS]
             if op in ("min", "max"):
                 wanted = dtype not in PARTS
             if op == "avg":

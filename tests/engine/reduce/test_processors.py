@@ -7,7 +7,7 @@ import pytest
 from reduce_oracle import SUPPORTED, bytes_of, combine, engine, random_bits
 from wire_oracle import WIRES, encode, through
 
-COMBINED = "a033d52a084aaed6d9bb10ac7804b7087c1f0b39ac00e200c1b62bc76f4e1ce9"
+COMBINED = "c4f67d8f3d4f434bf663fd749aed4ff3f07d0dd1878ef6c6e903a6a12d37b575"
 ENCODED = "dfdcb1b7ddb51a430dd59ecebce264dd47ed28b551f5c693ed6b18142273e290"
 every_isa = pytest.mark.parametrize("isa", engine.instruction_sets())
 

@@ -107,7 +107,8 @@ void prepare(const Job& job, int rank, Rank& made) {
   Errand& errand = made.errand;
   errand.rank = rank;
   errand.dtype = job.dtype;
-  errand.op = job.op;
+  errand.scales = job.factor != 1;
+  errand.op = errand.scales ? static_cast<int>(ringreduce::scaling) : job.op;
   errand.contract = rank == job.contrary ? 2 : 1;
   errand.program = reinterpret_cast<const FlatProgram*>(made.program.data());
   errand.boxes = {job.blocks, job.world, job.arena_bytes};
@@ -119,7 +120,6 @@ void prepare(const Job& job, int rank, Rank& made) {
   const auto op = static_cast<ringreduce::Op>(job.op);
   errand.last = scale_of(op == ringreduce::Op::avg ? 1.0 / job.world : 1);
   errand.own = scale_of(job.factor);
-  errand.scales = op == ringreduce::Op::premul_sum;
 }
 
 void run_block(const Job& job, int index, const Errand& errand, const Pass& pass) {
@@ -143,7 +143,8 @@ void run(const Job& job) {
   std::vector<Rank> ranks(static_cast<std::size_t>(job.world));
   for (int rank = 0; rank < job.world; ++rank) prepare(job, rank, ranks[rank]);
   std::vector<std::thread> blocks;
-  const Pass pass = pass_for(static_cast<DType>(job.dtype), static_cast<ringreduce::Op>(job.op));
+  const Pass pass =
+      pass_for(static_cast<DType>(job.dtype), static_cast<ringreduce::Op>(ranks.front().errand.op));
   for (Rank& rank : ranks) {
     for (int other = 0; other < job.world; ++other) rank.errand.memories[other] = ranks[other].boxes.get();
     rank.errand.report = &rank.report;
