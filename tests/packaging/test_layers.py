@@ -30,7 +30,7 @@ ROOMS = {
     "synthesis": ["schedule", "simulate"],
     "reduce": [],
     "transport/interface": [],
-    "transport/memory": INTERFACE,
+    "transport/memory": [*INTERFACE, "reduce/string_copy.h"],
     "transport/remote": INTERFACE,
     "transport/tcp": [*INTERFACE, "transport/remote"],
     "transport/ofi": [*SOCKETS, "transport/memory"],

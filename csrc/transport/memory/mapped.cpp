@@ -6,19 +6,25 @@
 #include <cstring>
 #include <type_traits>
 
+#include "reduce/string_copy.h"
 #include "transport/interface/wait.h"
 #include "transport/memory/pages.h"
 
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
+// A line that a peer's cache still has takes longer to overwrite than one that has left it, unless this core
+// overwrites lines without fetching them. So payloads of two ranks go round in twice a core's second-level
+// cache, but for the shortest, whose lines had better be in this core's own.
+constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10, shortest_if_fetched = 1 << 10;
 // The bytes at the front of an arena in which they stay.
 constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
 // Those of longer payloads that peers answer, or of more than 2 ranks.
 constexpr std::size_t long_part = 256 << 10;
 // Those of all other payloads, until so many bytes have gone through the arena.
 constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
+// Those of the longest payloads, of which even few would fill the cache that cores share.
+constexpr std::size_t longest_round = 128 << 10, longest_part = 1 << 20;
 constexpr std::size_t least_claimed = 4 * cache_line, longest_expected = 8 << 10;
 // Where no rank answers, a sender runs ahead, and a call takes as long as one line takes from core to core.
 // Lines that are asked for before they are needed come several at a time: the sender's slots and short
@@ -92,13 +98,14 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
                 {.name = name,
                  .oversubscribed = world > cores,
                  .shared_cores = world > cores ? cores : 0,
-                 .capacity = capacity_for(world),
+                 .capacity = std::min(capacity_for(world), longest_part),
                  .broadcast_slots = true}),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
       outs_(static_cast<std::size_t>(world) * lanes),
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
+      fetches_(!string_copy::pays()),
       spins_(facts_.oversubscribed ? 0 : 4000),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       names_(std::move(names)) {
@@ -121,6 +128,7 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
 
 // At most 32 MiB for a group of eight ranks, over all lanes of all ranks.
 std::size_t MappedTransport::capacity_for(int world) {
+  if (world <= 2) return std::size_t{2} << 20;
   if (world <= 4) return std::size_t{1} << 20;
   if (world <= 8) return std::size_t{3} << 18;
   return std::size_t{1} << 18;
@@ -174,11 +182,16 @@ int MappedTransport::in_the_way(int lane, Peers peers) {
 
 // The bytes at an arena's front that payloads of this length use again and again. `at_first`: see first_part.
 std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first) const {
-  if (bytes <= shortest_payload) return shortest_part;
-  if (bytes <= short_payload) return short_part;
+  if (bytes <= (fetches_ ? shortest_if_fetched : shortest_payload)) return shortest_part;
+  if (bytes <= short_payload && !fetches_) return short_part;
   const Arena& arena = arenas_[lane];
   if (arena.traffic == Traffic::answered || world > 2) return std::min(long_part, arena.capacity);
-  return std::min(at_first ? first_part : arena.capacity, arena.capacity);
+  return at_first ? std::min(first_part, arena.capacity) : round_for(arena, bytes);
+}
+
+// The bytes of an arena that payloads of this length go round in.
+std::size_t MappedTransport::round_for(const Arena& arena, std::size_t bytes) const {
+  return fetches_ && bytes <= longest_round ? arena.capacity : std::min(longest_part, arena.capacity);
 }
 
 std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
@@ -189,8 +202,8 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   const std::size_t part = part_for(lane, need, arena.head < beyond_first_from);
   populate(arena.base, part, arena.populated, true);
   std::uint64_t start = arena.head;
-  const std::size_t room = arena.capacity - start % arena.capacity;
-  if (need > room) start += room;  // a payload does not wrap
+  const std::size_t place = start % arena.capacity;
+  if (place + need > round_for(arena, need)) start += arena.capacity - place;  // a payload does not wrap
   // Short payloads stay at the front, in memory that is in cache. Long ones are faster where no peer has read
   // lately, unless those of many ranks then go round in more memory than the cores' common cache holds.
   //
@@ -213,7 +226,8 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
 
 void MappedTransport::expect_to_send(int lane, std::size_t bytes) {
   Arena& arena = arenas_[lane];
-  if (arena.expected == arena.head || bytes > longest_expected) return;
+  const std::size_t longest = fetches_ ? shortest_if_fetched : longest_expected;
+  if (arena.expected == arena.head || bytes > longest) return;
   arena.expected = arena.head;
   const std::uint64_t next = arena.head % arena.capacity;
   claim(arena.base + (next + bytes > part_for(lane, bytes, true) ? 0 : next), bytes);

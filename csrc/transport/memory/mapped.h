@@ -131,6 +131,7 @@ class MappedTransport : public Transport {
   bool has_slots(int lane, Peers peers);
   int reader_of(int lane, std::uint64_t payload) const;
   std::size_t part_for(int lane, std::size_t bytes, bool at_first) const;
+  std::size_t round_for(const Arena& arena, std::size_t bytes) const;
   std::uint64_t oldest_payload(int lane);
   bool samples_rewriting(int lane, int peer);
   template <typename Fill>
@@ -154,6 +155,7 @@ class MappedTransport : public Transport {
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
+  const bool fetches_;   // a copy fetches the lines that it overwrites
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
   int patience_;         // factor of the time before a yielding thread sleeps, for ranks that share a core
   // Observations of this rank's threads while they wait, shared by all of them.
