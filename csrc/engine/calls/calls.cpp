@@ -158,6 +158,9 @@ void Calls::begin(const Call& call) {
     input_bytes = bytes_of_input(call, world, rank);
     output_bytes = bytes_of_output(call, world, rank);
   }
+  const auto* const input = static_cast<const std::byte*>(call.input);
+  const auto* const output = static_cast<const std::byte*>(call.output);
+  task.apart = input + input_bytes <= output || output + output_bytes <= input;
   task.bytes = std::max(input_bytes, output_bytes);
   if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);

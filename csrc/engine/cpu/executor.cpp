@@ -237,7 +237,8 @@ bool Executor::fence(const Cursor& cursor, const Step& step) {
   if (cursor.lent == 0) return true;
   for (int f = step.fence_begin; f < step.fence_end; ++f) {
     const int index = task_.plan->program->fences[f];
-    if (cursor.state[index] == lent && !readers_done(cursor, cursor.actions[index])) return false;
+    const Action& send = cursor.actions[index];
+    if (cursor.state[index] == lent && !stays(*send.moves) && !readers_done(cursor, send)) return false;
   }
   return true;
 }
@@ -246,7 +247,8 @@ bool Executor::lends(const Action& send) const {
   if (coded() || send.bytes < lend_from || send.runs().size() != 1) return false;
   if (task_.plan->copies && !transport_.facts().queues) return false;
   const Memory from = send.moves->from;
-  if (send.step->lendable && reachable(from)) return true;
+  const bool kept = send.step->overwritten && !send.step->shared && stays(*send.moves);
+  if ((send.step->lendable || kept) && reachable(from)) return true;
   if (send.step->shared && reachable(from) && reachable(Memory::output)) return true;
   return (send.step->lendable || send.step->overwritten) && transport_.facts().queues &&
          !scales(*send.moves) && transport_.reachable_by(send.receivers());

@@ -24,6 +24,7 @@ struct Task {
   const UserOp* user_op = nullptr;  // instead of the plan's combinations
   bool input_reachable = false;     // peers can read this rank's input in place
   bool output_reachable = false;
+  bool apart = false;          // input and output do not overlap
   std::size_t bytes = 0;       // of the buffer
   std::uint64_t contract = 0;  // must be equal on all ranks
 };
@@ -166,6 +167,9 @@ class Executor {
     const bool input = task_.input_reachable && !task_.plan->scale;
     return memory == Memory::input ? input : task_.output_reachable || (memory == Memory::kept && input);
   }
+
+  // Whether no step of this call writes what this one sends, whatever its round writes.
+  bool stays(const Move& move) const { return task_.apart && move.from == Memory::input; }
 
   Transport& transport_;
   Task task_;
