@@ -41,6 +41,7 @@ def cases(
     return {
         "reduce_scatter": (lambda: comm.reduce_scatter(x, out=block), lambda: np.asarray(x).fill(1)),
         "all_gather, in place": (lambda: comm.all_gather(mine, out=out), lambda: mine.fill(1)),
+        "all_to_all": (lambda: comm.all_to_all(x, out=out), lambda: np.asarray(x).fill(1)),
         "all_reduce": (lambda: comm.all_reduce(x, out=out), lambda: np.asarray(x).fill(1)),
         "all_reduce, in place": (lambda: comm.all_reduce(y), lambda: np.asarray(y).fill(1)),
         "reduce_scatter, read only": (lambda: comm.reduce_scatter(x, out=block), lambda: np.asarray(x).sum()),

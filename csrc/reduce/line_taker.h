@@ -15,8 +15,13 @@ class LineTaker {
  public:
   static constexpr std::size_t block_bytes = 16 << 10;  // that are read, and then taken
 
-  // A message is read. Returns whether its lines should be taken.
-  bool begin() { return left_out_ == 0 || --left_out_ == 0; }
+  // A message is read. Returns whether its lines should be taken. `near`: from a core that shares a cache
+  // with this one, which loses its lines sooner.
+  bool begin(bool near) {
+    if (lines_ > 0) judge();
+    near_ = near;
+    return left_out_ == 0 || --left_out_ == 0;
+  }
   // Takes lines that this core has just read. Their values do not change: each line's first byte is written
   // with itself by one instruction.
   void take(const void* from, std::size_t bytes);
@@ -24,7 +29,14 @@ class LineTaker {
   static std::uint64_t lines_taken();
 
  private:
-  int left_out_ = 0;  // messages
+  // Looks at the message before. One that was slow may have been interrupted: the more there are in a row,
+  // the more are left out.
+  void judge();
+
+  bool near_ = false;
+  std::size_t lines_ = 0;                 // taken of the latest message
+  double took_ = 0;                       // nanoseconds, for these
+  int slow_in_a_row_ = 0, left_out_ = 0;  // messages
 };
 
 }  // namespace ringreduce

@@ -13,7 +13,7 @@ constexpr std::size_t small_message = CopyToReader::past_from - 1;
 // A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
 // Longer buffers leave the caches before they are written again.
-constexpr std::size_t longest_taken = 16 << 20;
+constexpr std::size_t longest_taken = 16 << 20, longest_taken_near = 1 << 20;
 
 std::size_t in_lines(std::size_t bytes) {
   return (bytes + 63) / 64;
@@ -52,7 +52,10 @@ void Executor::start(const Task& task) {
   const bool fetches = !copies_without_fetching();
   afresh_ = fetches && writes_afresh(task_);
   // What peers have just copied to their output for us is as fast to write again past their caches.
-  takes_ = task_.bytes <= longest_taken && !(program.keeps_first && task_.input != task_.output);
+  const bool written = program.keeps_first && task_.input != task_.output;
+  takes_from_ = written || task_.bytes > longest_taken ? Take::never_asked
+                : task_.bytes > longest_taken_near     ? Take::in_long_calls
+                                                       : Take::in_short_calls;
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   const bool lane_holds_slice =
       !coded() && plan.geometry.whole &&

@@ -185,7 +185,7 @@ class Executor {
   std::vector<std::byte> decoded_;       // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;                // bytes up to which messages are small
   bool afresh_ = false;                  // copies to the output go past the cache
-  bool takes_ = false;                   // lines of peers that ask for it
+  Take takes_from_ = Take::never_asked;  // the least wish of an owner whose lines are taken
   bool answered_ = false;                // messages to one peer are
   bool through_slots_ = false;
   int heard_ = 0;  // sources of the combination that have been read from broadcast slots
@@ -209,7 +209,7 @@ inline bool Executor::wait_for(int peer) {
 }
 
 inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
-  message.take = false;  // only transports in shared memory know it
+  message.take = Take::none;  // only transports in shared memory know it
   const bool here = through_slots_ ? transport_.read_broadcast_slot(peer, message)
                                    : transport_.poll(cursor.lane, peer, message);
   if (!here) {

@@ -178,9 +178,12 @@ bool Executor::takes(const Action& action) {
   for (int k = 0; k < action.peer_count; ++k) {
     if (action.peers[k] < 0) continue;
     Message& message = messages_[k];
-    message.take =
-        takes_ && message.take && message.grant != message.data && takers_[action.peers[k]].begin();
-    any = any || message.take;
+    const bool wanted = message.take >= takes_from_ && message.grant != message.data;
+    if (wanted && takers_[action.peers[k]].begin(message.take == Take::in_short_calls)) {
+      any = true;
+    } else {
+      message.take = Take::none;
+    }
   }
   return any;
 }
@@ -192,7 +195,8 @@ void Executor::combine_and_take(const Action& action, const Move& move, void** t
     const std::size_t bytes = block * element;
     apply(move, targets, target_count, sources_.data(), action.peer_count, block);
     for (int k = 0; k < action.peer_count; ++k) {
-      if (action.peers[k] >= 0 && messages_[k].take) takers_[action.peers[k]].take(sources_[k], bytes);
+      if (action.peers[k] >= 0 && messages_[k].take != Take::none)
+        takers_[action.peers[k]].take(sources_[k], bytes);
       sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
     }
     for (int t = 0; t < target_count; ++t) targets[t] = static_cast<std::byte*>(targets[t]) + bytes;
@@ -267,7 +271,7 @@ void Executor::receive_moves(const Cursor& cursor, const Action& action, const O
     targets_[0] = cursor.target(move);
     targets_[1] = room;
     LineTaker& taker = takers_[action.peers[0]];
-    if (!room && takes_ && messages_[0].take && taker.begin()) {
+    if (!room && messages_[0].take >= takes_from_ && taker.begin(messages_[0].take == Take::in_short_calls)) {
       receive_and_take(move, from, taker);
     } else if (!room && move.to == Memory::output && afresh_ && move.bytes >= past_cache_from) {
       stream(targets_[0], from, move.bytes);

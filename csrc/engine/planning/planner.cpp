@@ -184,6 +184,16 @@ void Planner::check_rank_order(Collective collective, int algorithm, const UserO
 // wait is a switch, and up to so many bytes of the buffer, copies take less time: of 64 KiB on 4 ranks a
 // half. In an all-reduce and a reduce-scatter, a rank needs its readers' results anyway.
 constexpr std::size_t copied_to = 128 << 10;
+// A broadcast's root writes its next values to lines that its peers have read. Copies take as long as the
+// call and those writes together for two near cores, and less for far cores or more ranks.
+constexpr std::size_t broadcasts_copied_to = 4 << 20;
+
+bool copies_messages(const Call& call, std::size_t bytes, const Target& target) {
+  const bool waits_for_readers = !reduces(call.collective) || rooted(call.collective);
+  if (target.oversubscribed && bytes <= copied_to && waits_for_readers) return true;
+  return call.collective == Collective::broadcast && target.tuning == Tuning::memory &&
+         bytes <= broadcasts_copied_to;
+}
 
 // Lines that another core has read are slow to write: up to 30 ns each, where the next call's input may have
 // to be written by ordinary stores. From so many bytes of the buffer on, peers therefore read a rank's own
@@ -253,8 +263,7 @@ Plan Planner::make(const Call& call, const Target& target) {
   plan.uneven = call.input_extents != nullptr;
   if (!plan.uneven && plan.geometry.slices > 1) plan.full.resolve(*plan.program, plan.geometry, 0);
   if (!plan.blind) plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
-  plan.copies = target.oversubscribed && shape.total * element <= copied_to &&
-                (!reduces(call.collective) || rooted(call.collective));
+  plan.copies = copies_messages(call, shape.total * element, target);
   plan.wire = call.wire;
   plan.dtype = call.dtype;
   if (reduces(call.collective) && !call.user_op) plan_reduction(call, dtype, plan);

@@ -29,6 +29,10 @@ class Peers {
   std::size_t count_ = 0;
 };
 
+// Whether the owner of memory that it lends wants the reader to take its lines over (see LineTaker): not at
+// all, in calls whose buffers stay in the caches of cores that share one, or in longer ones, too.
+enum class Take : std::uint8_t { none, in_short_calls, in_long_calls, never_asked };
+
 // A message that arrived from a peer. Readable until release().
 struct Message {
   const std::byte* data = nullptr;
@@ -36,7 +40,7 @@ struct Message {
   std::uint64_t contract = 0;  // what the sender takes this collective to be
   bool delivered = false;      // the sender has written the bytes where we granted it; data is null
   std::byte* grant = nullptr;  // where the sender lets us write its next value of the same chunks, or null
-  bool take = false;           // the sender wants us to take its lines over: see LineTaker
+  Take take = Take::none;
 };
 
 // What is known about all messages of a call on a lane before it begins.

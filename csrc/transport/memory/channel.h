@@ -58,8 +58,8 @@ struct alignas(cache_line) Slot {
   std::uint32_t bytes;
   std::uint64_t contract;
   SlotKind kind;
-  bool take,
-      sample;  // of lent memory: the reader should take its lines over, or read the sample of Rewriting
+  Take take;    // of lent memory
+  bool sample;  // of lent memory: the reader should read the sample of Rewriting
   union {
     std::byte inlined[inline_bytes];
     std::uint64_t arena;  // staged: offset in the sender's lane arena; answered: in the receiver's

@@ -302,7 +302,7 @@ bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::si
   // Lines that several peers read would wander between them.
   const bool one_reader = peers.size() == 1 && can_be_taken();
   const bool sample = one_reader && samples_rewriting(lane, peers.front());
-  const bool take = one_reader && out(lane, peers.front()).rewriting.slow();
+  const Take take = one_reader ? out(lane, peers.front()).rewriting.take() : Take::none;
   publish(lane, peers, granted ? SlotKind::lent_with_grant : SlotKind::lent, bytes, contract, nothing,
           [&](Slot& slot) {
             slot.take = take;

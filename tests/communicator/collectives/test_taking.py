@@ -39,6 +39,9 @@ def calls(comm, count):
         yield comm.broadcast(x, turn % size), values + turn
         x[:] = values + turn + rank
         yield comm.all_reduce(x, out=out), size * (values + turn) + sum(range(size))
+        x[:] = values + turn + rank
+        mine = values.reshape(size, count)[rank]
+        yield comm.all_to_all(x, out=out), np.concatenate([mine + turn + peer for peer in range(size)])
 
 
 @pytest.mark.parametrize("count", [10_001, 150_000])
@@ -59,6 +62,38 @@ def test_lines_that_are_fast_are_left_to_their_owner():
         return wrong, _engine.take_lines_from(1e9) - before
 
     assert on_processes(2, rank_main) == [(0, 0)] * 2
+
+
+def lines_taken(comm, call):
+    """Of the peers, in calls enough for two samples."""
+    before = _engine.take_lines_from(0)
+    for _ in range(60):
+        call()
+    return _engine.take_lines_from(0) - before
+
+
+@pytest.mark.skipif(not TAKES, reason="lines are taken on x86-64 only")
+@pytest.mark.parametrize("algorithm", ["direct", "pairwise"])
+def test_an_all_to_all_is_read_in_place_unless_it_writes_there(algorithm):
+    """The chunk that it sends to a peer is the one that the peer's goes to."""
+
+    def rank_main(comm):
+        x, out = ringreduce.empty(100_000, "float32"), ringreduce.empty(100_000, "float32")
+        x[:] = out[:] = 0
+        kept = lines_taken(comm, lambda: comm.all_to_all(x, out=out, algorithm=algorithm))
+        return kept > 0, lines_taken(comm, lambda: comm.all_to_all(x, out=x, algorithm=algorithm))
+
+    assert on_processes(2, rank_main) == [(True, 0)] * 2
+
+
+@pytest.mark.skipif(not TAKES, reason="lines are taken on x86-64 only")
+def test_broadcasts_are_copied_unless_they_leave_the_caches():
+    def rank_main(comm):
+        short, long = ringreduce.empty(1 << 20, "float32"), ringreduce.empty((1 << 20) + 1, "float32")
+        short[:] = long[:] = 0
+        return [lines_taken(comm, lambda x=x: comm.broadcast(x, 0)) > 0 for x in (short, long)]
+
+    assert on_processes(2, rank_main) == [[False, False], [False, True]]
 
 
 def test_read_only_memory_of_threads(tmp_path):
