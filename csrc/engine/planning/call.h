@@ -28,7 +28,8 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::float32;
   Op op = Op::sum;
-  std::optional<double> factor;  // of a sum: multiplies this rank's values first; ranks' factors may differ
+  // Multiplies this rank's values before they are summed. Ranks' factors may differ.
+  std::optional<double> factor = std::nullopt;
   int root = 0;
   int algorithm = automatic;
   // The encoding of messages, for dtypes that it takes(). A result that several ranks hold is the same on all
