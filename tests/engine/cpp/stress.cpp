@@ -107,13 +107,14 @@ void check(const Case& c, const std::string& what) {
   require((c.in_place ? c.input : c.output) == c.expected, what);
 }
 
-// Every algorithm, each time with another root: short (one slice), then cut into many slices, then submitted.
+// Every algorithm, each time with another root: short (one slice), cut into many slices, and long enough to
+// be lent; each called and submitted.
 void catalogue_on(Communicator& comm) {
   const int world = comm.size();
   int handle = 0;
   for (const Entry& entry : catalogue()) {
     const int root = handle % world;
-    for (const std::size_t block : {std::size_t{1}, std::size_t{67}, std::size_t{3000}}) {
+    for (const std::size_t block : {std::size_t{1}, std::size_t{67}, std::size_t{3000}, std::size_t{5000}}) {
       const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
                                " world " + std::to_string(world) + " block " + std::to_string(block);
       for (const bool background : {false, true}) {
