@@ -226,7 +226,8 @@ class Lowering {
 
   // A write must wait for the readers of what it overwrites. These are readers of sends in earlier rounds,
   // never of this one: those are lent to no reader, at most to a wire. Waiting for them is what a rendezvous
-  // send would do, and as free of deadlock. Out of place, the input is lent, and nothing waits for its readers.
+  // send would do, and as free of deadlock. Out of place, the input is lent, and nothing waits for its
+  // readers.
   void wrote(Step& step, const Span& span) {
     if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
     each_chunk(span, [&](int c) {

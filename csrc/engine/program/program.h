@@ -36,8 +36,8 @@ struct Step {
   Kind kind;
   int round = 0;          // of the schedule; what remains at the end is in one more round
   bool lendable = false;  // send: nothing writes these chunks in the round, so peers may read them in place
-  // send: this round writes these chunks. In the same memory, it cannot wait until peers have read them, but it
-  // can wait for a wire, which takes the bytes whatever the peers do.
+  // send: this round writes these chunks. In the same memory, it cannot wait until peers have read them, but
+  // it can wait for a wire, which takes the bytes whatever the peers do.
   bool overwritten = false;
   bool grants = false;    // send: the peer's answer replaces these chunks; it may write it here
   bool pushable = false;  // combine: its fused send goes to exactly the peers whose values it combines
