@@ -36,7 +36,7 @@ void LineTaker::take(const void* from, std::size_t bytes) {
 }
 
 void LineTaker::judge() {
-  constexpr int most_in_a_row = 5;  // 31 messages left out
+  constexpr int most_in_a_row = 5;  // then 30 messages are left out
   const bool slow = took_ > (near_ ? slow_take_near : slow_take) * static_cast<double>(lines_);
   slow_in_a_row_ = slow ? std::min(slow_in_a_row_ + 1, most_in_a_row) : 0;
   left_out_ = (1 << slow_in_a_row_) - 1;

@@ -30,7 +30,8 @@ class Peers {
 };
 
 // Whether the owner of memory that it lends wants the reader to take its lines over (see LineTaker): not at
-// all, in calls whose buffers stay in the caches of cores that share one, or in longer ones, too.
+// all, in calls whose buffers stay in the caches of cores that share one, or in longer ones, too. No owner
+// sends the last, which compares as more than any wish.
 enum class Take : std::uint8_t { none, in_short_calls, in_long_calls, never_asked };
 
 // A message that arrived from a peer. Readable until release().
