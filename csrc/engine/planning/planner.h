@@ -76,6 +76,8 @@ class Planner {
   const Custom* custom(int algorithm) const;
 
  private:
+  static constexpr int first_custom = 1 << 16;  // handles from here on stand for custom schedules
+
   void forget();
   const Plan& plan_uneven(const Call& call, const PlanKey& key, const Target& target);
   Plan make(const Call& call, const Target& target);

@@ -1,31 +1,15 @@
 #include "transport/memory/mapped.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "reduce/string_copy.h"
 #include "transport/interface/wait.h"
-#include "transport/memory/pages.h"
+#include "transport/memory/lines.h"
 
 namespace ringreduce {
 namespace {
 
-// A line that a peer's cache still has takes longer to overwrite than one that has left it, unless this core
-// overwrites lines without fetching them. So payloads of two ranks go round in twice a core's second-level
-// cache, but for the shortest, whose lines had better be in this core's own.
-constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10, shortest_if_fetched = 1 << 10;
-// The bytes at the front of an arena in which they stay.
-constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
-// Those of longer payloads that peers answer, or of more than 2 ranks.
-constexpr std::size_t long_part = 256 << 10;
-// Those of all other payloads, until so many bytes have gone through the arena.
-constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
-// Those of the longest payloads, of which even few would fill the cache that cores share.
-constexpr std::size_t longest_round = 128 << 10, longest_part = 1 << 20;
-constexpr std::size_t least_claimed = 4 * cache_line, longest_expected = 8 << 10;
 // Where no rank answers, a sender runs ahead, and a call takes as long as one line takes from core to core.
 // Lines that are asked for before they are needed come several at a time: the sender's slots and short
 // payloads, so many messages ahead, and the receiver's next payload.
@@ -37,57 +21,6 @@ void read_sample(const RewrittenSample& sample) {
   for (std::size_t at = 0; at < sample.bytes.size(); at += cache_line) {
     static_cast<void>(*static_cast<const volatile std::byte*>(&sample.bytes[at]));
   }
-}
-
-// Fetches lines for writing that peers have read. Stores to a few lines do not wait for each other. Inline,
-// because compilers take a function that only fetches for one without effect.
-template <int writing>
-[[gnu::always_inline]] inline void fetch(const std::byte* memory, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += cache_line) __builtin_prefetch(memory + at, writing);
-}
-[[gnu::always_inline]] inline void claim(const std::byte* memory, std::size_t bytes) {
-  if (bytes >= least_claimed) fetch<1>(memory, bytes);
-}
-
-// Copies at most inline_bytes, with two overlapping moves instead of a call.
-inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const auto ends = [&](auto width) {
-    constexpr std::size_t n = decltype(width)::value;
-    std::memcpy(to, from, n);
-    std::memcpy(to + bytes - n, from + bytes - n, n);
-  };
-  if (bytes >= 16) {
-    if (bytes > 32) std::memcpy(to + 16, from + 16, 16);
-    ends(std::integral_constant<std::size_t, 16>());
-  } else if (bytes >= 8) {
-    ends(std::integral_constant<std::size_t, 8>());
-  } else if (bytes >= 4) {
-    ends(std::integral_constant<std::size_t, 4>());
-  } else {
-    for (std::size_t i = 0; i < bytes; ++i) to[i] = from[i];
-  }
-}
-
-#ifndef MADV_POPULATE_READ  // Linux 5.14; glibc 2.35
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-
-// Maps the first pages of an arena at once, of which `populated` bytes are mapped. Otherwise every call of
-// the first lap takes page faults. Fails on older kernels, which does no harm. Then fetches what the first
-// lap would wait for: the writer its new lines, the reader the translations of its new pages.
-void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool writable) {
-  if (bytes <= populated) [[likely]]
-    return;
-  madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-  if (writable) {
-    for (std::size_t at = populated; at < bytes; at += cache_line) {
-      static_cast<void>(*static_cast<volatile const std::byte*>(arena + at));
-    }
-  } else {  // not by reading: the writer may be writing
-    for (std::size_t at = populated; at < bytes; at += page) __builtin_prefetch(arena + at);
-  }
-  populated = bytes;
 }
 
 }  // namespace
@@ -126,14 +59,6 @@ MappedTransport::MappedTransport(const char* name, int rank, int world, std::vec
   }
 }
 
-// At most 32 MiB for a group of eight ranks, over all lanes of all ranks.
-std::size_t MappedTransport::capacity_for(int world) {
-  if (world <= 2) return std::size_t{2} << 20;
-  if (world <= 4) return std::size_t{1} << 20;
-  if (world <= 8) return std::size_t{3} << 18;
-  return std::size_t{1} << 18;
-}
-
 bool MappedTransport::has_slot(Out& o) {
   if (o.sent - o.known <= o.mask) return true;
   o.known = o.acknowledged->load(order::room_seen);
@@ -142,95 +67,6 @@ bool MappedTransport::has_slot(Out& o) {
 
 bool MappedTransport::has_slots(int lane, Peers peers) {
   return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_slot(out(lane, peer)); });
-}
-
-// The start of the oldest payload that a peer may still read, or the arena's head if there is none.
-std::uint64_t MappedTransport::oldest_payload(int lane) {
-  std::uint64_t oldest = std::min(arenas_[lane].head, arenas_[lane].kept);
-  for (int peer = 0; peer < world; ++peer) {
-    Out& o = out(lane, peer);
-    if (o.sent == o.known) continue;
-    o.known = o.acknowledged->load(order::room_seen);
-    for (std::uint32_t n = o.known; n != o.sent; ++n) {
-      const std::uint64_t start = o.arena_start[n & o.mask];
-      if (start == nothing) continue;
-      oldest = std::min(oldest, start);
-      break;  // later payloads of the same peer lie behind it
-    }
-  }
-  return oldest;
-}
-
-// The peer that has yet to read a lane's payload, or -1.
-int MappedTransport::reader_of(int lane, std::uint64_t payload) const {
-  for (int peer = 0; peer < world; ++peer) {
-    const Out& o = out(lane, peer);
-    for (std::uint32_t n = o.known; n != o.sent; ++n) {
-      if (o.arena_start[n & o.mask] == payload) return peer;
-    }
-  }
-  return -1;
-}
-
-int MappedTransport::in_the_way(int lane, Peers peers) {
-  const auto full =
-      std::find_if(peers.begin(), peers.end(), [&](int peer) { return !has_slot(out(lane, peer)); });
-  if (full != peers.end()) return *full;
-  const int reader = reader_of(lane, oldest_payload(lane));
-  return reader >= 0 ? reader : peers[0];
-}
-
-// The bytes at an arena's front that payloads of this length use again and again. `at_first`: see first_part.
-std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first) const {
-  if (bytes <= (fetches_ ? shortest_if_fetched : shortest_payload)) return shortest_part;
-  if (bytes <= short_payload && !fetches_) return short_part;
-  const Arena& arena = arenas_[lane];
-  if (arena.traffic == Traffic::answered || world > 2) return std::min(long_part, arena.capacity);
-  return at_first ? std::min(first_part, arena.capacity) : round_for(arena, bytes);
-}
-
-// The bytes of an arena that payloads of this length go round in.
-std::size_t MappedTransport::round_for(const Arena& arena, std::size_t bytes) const {
-  return fetches_ && bytes <= longest_round ? arena.capacity : std::min(longest_part, arena.capacity);
-}
-
-std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
-  if (!has_slots(lane, peers)) return nullptr;
-  Arena& arena = arenas_[lane];
-  if (bytes <= inline_bytes) return arena.small;
-  const std::size_t need = SegmentLayout::align(bytes);
-  const std::size_t part = part_for(lane, need, arena.head < beyond_first_from);
-  populate(arena.base, part, arena.populated, true);
-  std::uint64_t start = arena.head;
-  const std::size_t place = start % arena.capacity;
-  if (place + need > round_for(arena, need)) start += arena.capacity - place;  // a payload does not wrap
-  // Short payloads stay at the front, in memory that is in cache. Long ones are faster where no peer has read
-  // lately, unless those of many ranks then go round in more memory than the cores' common cache holds.
-  //
-  // A call's first payload goes to the front although peers have yet to read others behind it. These are of
-  // earlier calls, and are read whatever this call does. A later payload must not: behind it may lie some of
-  // its own round, which no peer reads before it has sent its own, and the rest of the round would not fit.
-  const bool first = arena.head == arena.begun;
-  const bool leaves =
-      first ? start % arena.capacity + need > part : (start + need - 1) / part != (arena.head - 1) / part;
-  if (leaves || start + need - arena.tail > arena.capacity) {
-    arena.tail = oldest_payload(lane);
-    const std::uint64_t front = SegmentLayout::align(arena.head, arena.capacity);
-    if (arena.tail == arena.head) arena.tail = front;
-    if ((first || arena.tail == front) && front + need - arena.tail <= arena.capacity) start = front;
-    if (start + need - arena.tail > arena.capacity) return nullptr;
-  }
-  arena.head = start;
-  return arena.base + start % arena.capacity;
-}
-
-void MappedTransport::expect_to_send(int lane, std::size_t bytes) {
-  Arena& arena = arenas_[lane];
-  const std::size_t longest = fetches_ ? shortest_if_fetched : longest_expected;
-  if (arena.expected == arena.head || bytes > longest) return;
-  arena.expected = arena.head;
-  const std::uint64_t next = arena.head % arena.capacity;
-  claim(arena.base + (next + bytes > part_for(lane, bytes, true) ? 0 : next), bytes);
 }
 
 template <typename Fill>
@@ -351,8 +187,7 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
     case SlotKind::staged:
     case SlotKind::staged_with_grant:
       message.data = i.arena + slot.arena;
-      populate(i.arena, part_for(lane, slot.bytes, slot.arena + slot.bytes <= first_part), i.populated,
-               false);
+      map_payload(i, lane, slot);
       if (arenas_[lane].traffic == Traffic::inbound && slot.bytes <= longest_fetched_ahead) {
         fetch<0>(message.data + SegmentLayout::align(slot.bytes), slot.bytes);
       }

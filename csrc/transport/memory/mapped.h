@@ -87,6 +87,7 @@ class MappedTransport : public Transport {
 
  private:
   static constexpr std::uint64_t nothing = ~std::uint64_t{0};
+  static constexpr std::size_t longest_part = 1 << 20;  // of an arena, for the longest payloads
 
   // The sending end towards one peer on one lane.
   struct Out {
@@ -133,6 +134,7 @@ class MappedTransport : public Transport {
   std::size_t part_for(int lane, std::size_t bytes, bool at_first) const;
   std::size_t round_for(const Arena& arena, std::size_t bytes) const;
   std::uint64_t oldest_payload(int lane);
+  void map_payload(In& from, int lane, const Slot& slot);
   bool samples_rewriting(int lane, int peer);
   template <typename Fill>
   void publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
