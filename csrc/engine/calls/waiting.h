@@ -27,8 +27,7 @@ void wait_until(Transport& transport, Account& account, std::uint64_t number, vo
   Backoff backoff;
   TimedWaits timed(account, backoff);
   if (poll) backoff.longest_sleep = poll_every;
-  const auto start = Clock::now();
-  auto last_look = start;
+  Clock::time_point start, last_look;  // read at the first look: most waits end before it
   unsigned moves = 0;
   while (!done()) {
     if (advance()) {
@@ -42,6 +41,7 @@ void wait_until(Transport& transport, Account& account, std::uint64_t number, vo
     }
     if (poll) poll();
     const auto now = Clock::now();
+    if (start == Clock::time_point()) start = last_look = now;
     if (now - last_look < look_every) continue;
     last_look = now;
     if (!poll) check_interrupt();
