@@ -39,7 +39,9 @@ Executor::Executor(Transport& transport)
       sources_(transport.world + 1),
       targets_(transport.world + 1),
       copies_to_(transport.world + 1),
-      takers_(transport.world) {}
+      takers_(transport.world) {
+  for (Cursor& cursor : cursors_) cursor.last_lent.resize(transport.world);
+}
 
 void Executor::start(const Task& task) {
   task_ = task;
@@ -196,14 +198,15 @@ bool Executor::advance(Cursor& cursor) {
       }
       if (!did) return moved;
     }
-    if (cursor.lent > 0 && !readers_gone(cursor)) return moved;
+    const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
+    const bool last = next >= task_.plan->geometry.slices;
+    if (cursor.owes && (last || transport_.facts().queues) && !readers_gone(cursor)) return moved;
     if (transport_.facts().queues && !transport_.flushed(cursor.lane)) {
       wait_for_room(cursor, {});
       return moved;
     }
     if (narrow_arrays()) narrow(cursor);
-    const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
-    if (next >= task_.plan->geometry.slices) {
+    if (last) {
       cursor.running = false;
       if (--running_ == 0 && task_.bytes >= lend_from) check_what_was_read();
       return true;
@@ -220,11 +223,17 @@ void Executor::check_what_was_read() {
   transport_.check();
 }
 
-// The slice is finished when no peer reads this rank's memory any more.
-bool Executor::readers_gone(const Cursor& cursor) {
-  for (const Action* action = cursor.actions; action != cursor.end; ++action) {
-    if (cursor.state[action - cursor.actions] == lent && !readers_done(cursor, *action)) return false;
+// A call is finished when no peer reads this rank's memory any more. The next slice need not wait for that:
+// no slice writes what another has lent, except for temporary memory, which only queueing transports read in
+// place.
+bool Executor::readers_gone(Cursor& cursor) {
+  for (int peer = 0; peer < transport_.world; ++peer) {
+    LastLent& lent = cursor.last_lent[peer];
+    if (!lent.any) continue;
+    if (!transport_.consumed(cursor.lane, peer, lent.ticket)) return wait_for(peer);
+    lent.any = false;
   }
+  cursor.owes = false;
   return true;
 }
 

@@ -50,7 +50,7 @@ class Executor {
   // Whether peers may be reading this rank's memory in place.
   bool has_lent() const {
     return std::any_of(cursors_.begin(), cursors_.end(),
-                       [](const Cursor& cursor) { return cursor.running && cursor.lent > 0; });
+                       [](const Cursor& cursor) { return cursor.running && cursor.owes; });
   }
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
@@ -62,6 +62,10 @@ class Executor {
     std::byte bytes[64];
   };
   enum SendState : std::uint8_t { pending, posted, lent };
+  struct LastLent {
+    bool any = false;  // that the peer may be reading
+    std::uint32_t ticket = 0;
+  };
   struct Cursor {
     bool running = false;
     int lane = 0;
@@ -73,9 +77,11 @@ class Executor {
     std::byte* temp = nullptr;
     std::byte* wide = nullptr;           // of narrow arrays: this slice's values as float32
     int lent = 0;                        // sends by reference in this slice
+    bool owes = false;                   // peers may be reading what this call has lent
     bool clean = false;                  // all of `state` is pending
     std::vector<SendState> state;        // by step: of sends
-    std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
+    std::vector<std::uint32_t> tickets;  // by ticket: the number of the message lent in this slice
+    std::vector<LastLent> last_lent;     // by peer
     Layout layout;                       // of an uneven slice
 
     std::byte* at(Memory memory, std::size_t offset) const { return base[static_cast<int>(memory)] + offset; }
@@ -97,7 +103,7 @@ class Executor {
   }
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
-  bool readers_gone(const Cursor& cursor);
+  bool readers_gone(Cursor& cursor);
   void check_what_was_read();
 
   // The path of small messages: one run, nothing fused, lent or scaled. All that goes through broadcast slots

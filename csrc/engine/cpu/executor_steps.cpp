@@ -43,8 +43,11 @@ bool Executor::lend(Cursor& cursor, const Action& action) {
     return false;
   }
   ++cursor.lent;
+  cursor.owes = true;
   for (int i = 0; i < action.peer_count; ++i) {
-    cursor.tickets[action.step->tickets_begin + i] = transport_.sent(cursor.lane, action.peers[i]);
+    const std::uint32_t ticket = transport_.sent(cursor.lane, action.peers[i]);
+    cursor.tickets[action.step->tickets_begin + i] = ticket;
+    cursor.last_lent[action.peers[i]] = {true, ticket};
   }
   return true;
 }

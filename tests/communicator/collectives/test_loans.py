@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,30 @@ def test_ranks_that_share_cores_do_not_wait_for_the_reader_of_a_short_block(shar
         return comm.gather(block)[::4096].tolist()
 
     assert on_processes(world, rank_main)[0] == list(range(world))
+
+
+@pytest.mark.parametrize("count", [8193, 25_000, 375_002])
+def test_a_call_lasts_until_its_slices_have_been_read(count):
+    """A slice does not wait for the reader of the one before it, but the call does.
+
+    Of the shortest arrays, the last slice is too short to be lent.
+    """
+
+    def rank_main(comm):
+        block = ringreduce.empty(count, "float32")
+        wrong = 0
+        for call in range(8):
+            block[:] = np.arange(count) + call + comm.rank
+            if comm.rank == 0:
+                time.sleep(0.01)  # the other has lent what it can
+            found = comm.gather(block)
+            block[:] = -1
+            if comm.rank == 0:
+                expected = [np.arange(count) + call + rank for rank in range(2)]
+                wrong += np.count_nonzero(found != np.concatenate(expected))
+        return int(wrong)
+
+    assert on_processes(2, rank_main) == [0, 0]
 
 
 def test_staged_messages_keep_their_place_until_they_are_answered():

@@ -107,21 +107,23 @@ void check(const Case& c, const std::string& what) {
   require((c.in_place ? c.input : c.output) == c.expected, what);
 }
 
-// Every algorithm, each time with another root: short (one slice), cut into many slices, and long enough to
-// be lent; each called and submitted.
+// Every algorithm, each time with another root: short (one slice), cut into many slices, long enough to be
+// lent, and cut into slices of which the last is too short for that; each called and submitted.
 void catalogue_on(Communicator& comm) {
   const int world = comm.size();
   int handle = 0;
   for (const Entry& entry : catalogue()) {
     const int root = handle % world;
-    for (const std::size_t block : {std::size_t{1}, std::size_t{67}, std::size_t{3000}, std::size_t{5000}}) {
+    for (const std::size_t block :
+         {std::size_t{1}, std::size_t{67}, std::size_t{3000}, std::size_t{5000}, std::size_t{8193}}) {
       const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
                                " world " + std::to_string(world) + " block " + std::to_string(block);
       for (const bool background : {false, true}) {
         Case c = make_case(entry.collective, comm.rank(), world, root, block);
         Call call = call_for(entry.collective, c, world, root, block);
         call.algorithm = handle;
-        call.slice_bytes = block == 3000 ? 2048 : 0;
+        call.slice_bytes = block == 3000 ? 2048 : block == 8193 ? 2 * Executor::lend_from : 0;
+        call.lanes = block == 8193 ? 1 : 0;
         if (background) {
           require(comm.submit(call)->wait(std::nullopt, [] {}), what);
         } else {
