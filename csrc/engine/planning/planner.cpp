@@ -126,16 +126,18 @@ void Planner::forget() {
 // A message that its peers read in place keeps the sender waiting for them. Where ranks share cores, each
 // wait is a switch, and up to so many bytes of the buffer, copies take less time: of 64 KiB on 4 ranks a
 // half. In an all-reduce and a reduce-scatter, a rank needs its readers' results anyway.
-constexpr std::size_t copied_to = 128 << 10;
+constexpr std::size_t copied_to = 128 << 10, copied_to_root = 512 << 10;
 // A broadcast's root writes its next values to lines that its peers have read. Copies take as long as the
 // call and those writes together for two near cores, and less for far cores or more ranks.
 constexpr std::size_t broadcasts_copied_to = 4 << 20;
 
 bool copies_messages(const Call& call, std::size_t bytes, const Target& target) {
-  const bool waits_for_readers = !reduces(call.collective) || rooted(call.collective);
-  if (target.oversubscribed && bytes <= copied_to && waits_for_readers) return true;
-  return call.collective == Collective::broadcast && target.tuning == Tuning::memory &&
-         bytes <= broadcasts_copied_to;
+  const Collective collective = call.collective;
+  const bool in_memory = target.tuning == Tuning::memory;
+  if (collective == Collective::broadcast && in_memory) return bytes <= broadcasts_copied_to;
+  if (collective == Collective::reduce && in_memory) return bytes <= copied_to_root;
+  if (!target.oversubscribed || (reduces(collective) && !rooted(collective))) return false;
+  return bytes <= (collective == Collective::gather ? copied_to_root : copied_to);
 }
 
 // Lines that another core has read are slow to write: up to 30 ns each, where the next call's input may have

@@ -29,13 +29,15 @@ void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
 
 Traffic traffic_of(const Program& program) {
   int sent = 0;
-  bool answers = false;
+  bool answers = false, receives = false;
   for (const Step& step : program.steps) {
     answers = answers || step.pushable;
+    receives = receives || step.kind == Step::Kind::receive || step.kind == Step::Kind::combine;
     if (step.kind != Step::Kind::send) continue;
     for (int p = step.parts_begin; p < step.parts_end; ++p) sent += program.parts[p].chunks.count;
   }
   if (sent == 0) return Traffic::inbound;
+  if (!receives) return Traffic::outbound;
   return answers && sent <= program.schedule.chunks ? Traffic::answered : Traffic::any;
 }
 

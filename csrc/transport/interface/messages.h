@@ -51,7 +51,8 @@ enum class Traffic : std::uint8_t {
   // message that it sends back. The lane keeps such messages until the next begin_slice() or begin_call(), so
   // it must hold all of a slice.
   answered,
-  inbound,  // this rank sends nothing, so its peers may be calls ahead
+  inbound,   // this rank sends nothing, so its peers may be calls ahead
+  outbound,  // this rank receives nothing, so it may be calls ahead
 };
 
 class MessagePlane {

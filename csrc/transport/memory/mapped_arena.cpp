@@ -18,6 +18,11 @@ constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10, short
 constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
 // Those of longer payloads that peers answer, or of more than 2 ranks.
 constexpr std::size_t long_part = 256 << 10;
+// Where up to so many ranks share cores, one that only sends or only receives gives its core away when the
+// arena is full or empty, so twice the room halves the switches. More ranks then use more memory than the
+// cores' caches hold.
+constexpr int few_ranks = 4;
+constexpr std::size_t one_way_part = 512 << 10;
 // Those of all other payloads, until so many bytes have gone through the arena.
 constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
 // Longer payloads stay in longest_part, because even few of them would fill the cache that cores share.
@@ -97,7 +102,11 @@ std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first
   if (bytes <= (fetches_ ? shortest_if_fetched : shortest_payload)) return shortest_part;
   if (bytes <= short_payload && !fetches_) return short_part;
   const Arena& arena = arenas_[lane];
-  if (arena.traffic == Traffic::answered || world > 2) return std::min(long_part, arena.capacity);
+  if (arena.traffic == Traffic::answered) return std::min(long_part, arena.capacity);
+  if (world > 2) {
+    const bool one_way = arena.traffic == Traffic::inbound || arena.traffic == Traffic::outbound;
+    return std::min(one_way && world <= few_ranks ? one_way_part : long_part, arena.capacity);
+  }
   return at_first ? std::min(first_part, arena.capacity) : round_for(arena, bytes);
 }
 
