@@ -14,7 +14,8 @@ using C = Collective;
 // Measured by `ringreduce tune`.
 constexpr TuningRow in_memory[] = {
     {C::all_reduce, 2, 0, 48 * KiB, "one_shot", 256 * KiB, 1},
-    {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 2, 0, 512 * KiB, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 1},
     {C::all_reduce, 4, 1, 24 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 4, 1, 1 * MiB, "two_shot", 512 * KiB, 2},
     {C::all_reduce, 4, 1, all, "two_shot", 256 * KiB, 2},
