@@ -214,6 +214,8 @@ bool Executor::advance(Cursor& cursor) {
     moved = true;
     transport_.begin_slice(cursor.lane);
     begin_slice(cursor, next);
+    if (in_flight_ > 1)
+      return true;  // the slices of all lanes in turn: a processor then reads memory in order
   }
 }
 
