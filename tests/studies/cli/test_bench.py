@@ -46,7 +46,8 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("4096", "1024", "float32", "sum", "auto"),
         ("4096", "1024", "float32", "sum", "ring"),
     ]
-    assert all(float(row[5]) > 0 and row[9] == "0" and float(row[10]) > 0 for row in rows)
+    assert [row for row in rows if float(row[5]) <= 0 or row[9] != "0"] == []
+    assert [row for row in rows if int(row[10]) < 0] == []  # 0 per cent of a call that was held up
     assert (
         "exchange between two cores" in out and "other programs took" in out and "Wrong elements: 0 OK" in out
     )
