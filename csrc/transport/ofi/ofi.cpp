@@ -20,7 +20,8 @@ using std::chrono::milliseconds;
 constexpr unsigned looks_per_look_at_sockets = 8;
 constexpr int most_failures = 64;  // at a look
 constexpr microseconds nap{50};
-constexpr milliseconds trouble_is_final{500};  // the socket may still say that the peer has closed
+// The socket may still say that the peer has closed, if that waits for a core. It tells of deaths at once.
+constexpr milliseconds trouble_is_final{3000};
 
 }  // namespace
 
