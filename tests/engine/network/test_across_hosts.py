@@ -115,6 +115,8 @@ def test_a_fabric_of_two_networks(domains, reads):
         script(one, f"ip link add eth1 type veth peer name eth1 netns {other}")
         for host in hosts:
             script(host.namespace, f"ip address add 10.1.0.{host.index + 1}/24 dev eth1; ip link set eth1 up")
+        for host in hosts:  # libfabric lists no others, and the kernel may take a second
+            script(host.namespace, "until ip link show eth1 | grep -q 'state UP'; do sleep 0.01; done")
         wish = {"PROVIDER": "tcp", "DOMAIN": domains, "RMA": reads}
         variables = {f"RINGREDUCE_OFI_{name}": value for name, value in wish.items()}
         answers = Ranks(hosts, "over_each_interface", transport="ofi", **variables).answers()
