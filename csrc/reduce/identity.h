@@ -1,6 +1,7 @@
 // The values that change nothing: identity op x = x.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,8 +48,13 @@ static_assert(static_cast<int>(DType::float8_e5m2) == 5);
 inline void fill_with_identity(DType dtype, Op op, void* array, std::size_t count) {
   const std::uint64_t words[] = {identity_of(dtype, op), 0};
   const std::size_t element = size_of(dtype);
+  std::byte block[256];
   auto* at = static_cast<std::byte*>(array);
-  for (std::size_t i = 0; i < count; ++i, at += element) std::memcpy(at, words, element);
+  std::size_t left = count * element;
+  for (std::size_t i = 0; i < std::min(left, sizeof block); i += element)
+    std::memcpy(block + i, words, element);
+  for (; left >= sizeof block; left -= sizeof block, at += sizeof block) std::memcpy(at, block, sizeof block);
+  if (left > 0) std::memcpy(at, block, left);
 }
 
 }  // namespace ringreduce
