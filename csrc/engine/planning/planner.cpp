@@ -137,7 +137,7 @@ bool copies_messages(const Call& call, std::size_t bytes, const Target& target) 
   const bool in_memory = target.tuning == Tuning::memory;
   if (collective == Collective::broadcast && in_memory) return bytes <= broadcasts_copied_to;
   if (collective == Collective::reduce && in_memory) return bytes <= copied_to_root;
-  if (!target.oversubscribed || (reduces(collective) && !rooted(collective))) return false;
+  if (!target.oversubscribed || (combines_all(collective) && !rooted(collective))) return false;
   return bytes <= (collective == Collective::gather ? copied_to_root : copied_to);
 }
 
