@@ -10,7 +10,8 @@
 namespace ringreduce {
 
 // X(DType, name, NumberKind, bytes, and its integer, its part or, for floats, the kernels' format), in the
-// order of their numbers, which processes exchange.
+// order of their numbers, which processes exchange. float8_e4m3 is the "fn" variant (no infinity, NaN 0x7f,
+// overflow gives NaN); float8_e5m2 follows IEEE.
 #define RINGREDUCE_DTYPES(X)                               \
   X(float64, "float64", floating, 8, Float<double>)        \
   X(float32, "float32", floating, 4, Float<float>)         \

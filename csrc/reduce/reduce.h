@@ -19,7 +19,6 @@ namespace ringreduce {
 // floats hold for each part; scale is a real number. bool holds 0 or 1. min and max return NaN if any input
 // is NaN, and take -0 for less than +0. Every NaN result is the same quiet NaN (positive, no payload), so
 // that the bits of a result depend neither on the order of two operands nor on the instruction set.
-// float8_e4m3 is the "fn" variant (no infinity, NaN 0x7f, overflow gives NaN); float8_e5m2 follows IEEE.
 using Combine = void (*)(void* const* destinations, int destination_count, const void* const* sources,
                          int source_count, std::size_t count, double scale);
 

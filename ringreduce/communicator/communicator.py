@@ -40,9 +40,9 @@ class Communicator(Collectives, Messages, Groups):
       float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32,
       uint16, uint8, bool, complex64 or complex128. It may have any shape, including zero-size and zero-dimensional
       ones. Arrays that are not contiguous cost a copy.
-    - ``op``: "sum", "avg", "prod", "min" or "max"; for integers and bool also "band", "bor" or "bxor"; for complex
-      numbers only "sum", "avg" or "prod". 16-bit and 8-bit floats are accumulated in float32 at each combination.
-      :func:`ringreduce.op` makes others.
+    - ``op``: "sum", "avg", "prod", "min" or "max"; for integers and bool also "band", "bor" or "bxor". bool has no
+      "avg", and complex numbers have only "sum", "avg" and "prod". 16-bit and 8-bit floats are accumulated in float32
+      at each combination. :func:`ringreduce.op` makes others.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``. For arrays in GPU memory also "nccl", for NCCL's own algorithms.
     - ``wire``: the format in which values travel. "bf16" and "fp16" halve the bytes of float32. "int8" and "fp8"
@@ -88,7 +88,7 @@ class Communicator(Collectives, Messages, Groups):
 
     @property
     def transport(self) -> str:
-        """The transport in use: "local", "shm", "tcp", "ofi", "mpi", "shm+tcp", "shm+ofi" or "shm+mpi".
+        """The transport in use, by its name in :func:`ringreduce.init`.
 
         It may be simpler than the one requested in :func:`ringreduce.init`. For example, "auto" and "shm+tcp" become
         "shm" if all ranks share a host. Groups made by :func:`ringreduce.local_group` use "local".

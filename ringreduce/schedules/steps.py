@@ -79,8 +79,7 @@ class Schedule:
     """What one rank does in one collective.
 
     Attributes:
-        collective: ``"all_reduce"``, ``"reduce_scatter"``, ``"all_gather"``, ``"broadcast"``, ``"reduce"``,
-            ``"gather"``, ``"scatter"``, ``"all_to_all"``, ``"scan"``, ``"exscan"`` or ``"barrier"``.
+        collective: A name in :data:`ringreduce.schedules.COLLECTIVES`.
         world: The number of ranks.
         rank: The rank that runs this schedule.
         chunks: The number of parts that the buffer is cut into. Chunks from this number on are scratch.

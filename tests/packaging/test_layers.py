@@ -49,7 +49,7 @@ ROOMS = {
     "engine/communicator": ENGINE,
     "gpu/reduce": ["reduce"],
     "gpu/device": [*INTERFACE, "gpu/reduce"],
-    "gpu/libnccl": INTERFACE,
+    "gpu/libnccl": [*INTERFACE, "reduce"],
     "gpu/runner": ["gpu/device", *ENGINE],
     "gpu/copy_engine": ["gpu/device", "gpu/runner", *ENGINE],
     "gpu/kernels": ["gpu/copy_engine", "gpu/device", "gpu/reduce", "gpu/runner", *ENGINE],

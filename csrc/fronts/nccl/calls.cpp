@@ -1,21 +1,20 @@
 #include "fronts/nccl/calls.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "fronts/nccl/real.h"
 #include "gpu/device/library.h"
+#include "reduce/identity.h"
 
 namespace ringreduce::nccl_api {
 namespace {
 
 DType dtype_of(nccl::DataType type) {
-  constexpr DType known[] = {DType::int8,    DType::uint8,    DType::int32,       DType::uint32,
-                             DType::int64,   DType::uint64,   DType::float16,     DType::float32,
-                             DType::float64, DType::bfloat16, DType::float8_e4m3, DType::float8_e5m2};
-  if (type < std::size(known)) return known[type];
+  if (type < std::size(nccl::dtypes)) return nccl::dtypes[type];
   throw Refusal(nccl::invalid_argument, "unknown datatype " + std::to_string(static_cast<unsigned>(type)));
 }
 
@@ -49,47 +48,34 @@ void fetch(void* to, const void* from, std::size_t bytes, nccl::Stream stream) {
   CudaLibrary::check(cuda.synchronize(stream));
 }
 
-template <class Bits>
-Bits bits_of(const void* scalar) {
-  Bits bits;
-  std::memcpy(&bits, scalar, sizeof bits);
-  return bits;
-}
-
-double value_of_small(unsigned bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
-  const int highest = (1 << exponent_bits) - 1, bias = highest / 2;
-  const int exponent = static_cast<int>(bits >> mantissa_bits) & highest;
-  const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
-  const double sign = (bits >> (exponent_bits + mantissa_bits)) & 1 ? -1 : 1;
-  if (has_infinity && exponent == highest) return mantissa == 0 ? sign * HUGE_VAL : NAN;
-  const int significand = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
-  return sign * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
-}
-
 double value_of(const void* scalar, DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return bits_of<double>(scalar);
-    case DType::float32:
-      return bits_of<float>(scalar);
-    case DType::float16:
-      return value_of_small(bits_of<std::uint16_t>(scalar), 5, 10, true);
-    case DType::bfloat16:
-      return value_of_small(bits_of<std::uint16_t>(scalar), 8, 7, true);
-    case DType::float8_e4m3:
-      return value_of_small(bits_of<std::uint8_t>(scalar), 4, 3, false);
-    case DType::float8_e5m2:
-      return value_of_small(bits_of<std::uint8_t>(scalar), 5, 2, true);
-    default:
-      throw Refusal(nccl::invalid_argument,
-                    std::string("factors are for floating-point types only, not for ") + name_of(dtype));
+  if (kind_of(dtype) != NumberKind::floating) {
+    throw Refusal(nccl::invalid_argument,
+                  std::string("factors are for floating-point types only, not for ") + name_of(dtype));
   }
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, scalar, size_of(dtype));
+  // The exponent of the number 1 is the bias, which is odd, and its fraction is 0.
+  const std::uint64_t one = identity_of(dtype, Op::prod), largest = identity_of(dtype, Op::min);
+  const int fraction_bits = std::countr_zero(one);
+  const std::uint64_t hidden = std::uint64_t{1} << fraction_bits, sign = std::bit_ceil(largest);
+  const std::uint64_t magnitude = bits & (sign - 1), fraction = magnitude & (hidden - 1);
+  const bool has_infinity = (largest & (hidden - 1)) == 0;
+  double value = NAN;
+  if (magnitude == largest && has_infinity) {
+    value = HUGE_VAL;
+  } else if (magnitude <= largest) {
+    const auto exponent = static_cast<int>(magnitude >> fraction_bits);
+    const auto significand = static_cast<double>(exponent == 0 ? fraction : fraction + hidden);
+    const auto bias = static_cast<int>(one >> fraction_bits);
+    value = std::ldexp(significand, std::max(exponent, 1) - bias - fraction_bits);
+  }
+  return (bits & sign) != 0 ? -value : value;
 }
 
 void set_op(Call& call, Member& member, nccl::ReduceOp op, nccl::Stream stream) {
-  constexpr Op known[] = {Op::sum, Op::prod, Op::max, Op::min, Op::avg};
-  if (op < std::size(known)) {
-    call.op = known[op];
+  if (op < std::size(nccl::ops)) {
+    call.op = nccl::ops[op];
     return;
   }
   const Member::Factor factor = member.factor(op);

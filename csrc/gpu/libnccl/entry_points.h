@@ -5,6 +5,9 @@
 
 #include <climits>
 #include <cstddef>
+#include <optional>
+
+#include "reduce/dtype.h"
 
 namespace ringreduce::nccl {
 
@@ -35,6 +38,27 @@ enum DataType : unsigned {
 };
 
 enum ReduceOp : unsigned { sum = 0, prod = 1, max = 2, min = 3, avg = 4 };
+
+// Those of the engine, by NCCL's numbers.
+inline constexpr DType dtypes[] = {DType::int8,    DType::uint8,    DType::int32,       DType::uint32,
+                                   DType::int64,   DType::uint64,   DType::float16,     DType::float32,
+                                   DType::float64, DType::bfloat16, DType::float8_e4m3, DType::float8_e5m2};
+inline constexpr Op ops[] = {Op::sum, Op::prod, Op::max, Op::min, Op::avg};
+
+template <class Number, class Ours, std::size_t count>
+constexpr std::optional<Number> number_in(const Ours (&known)[count], Ours one) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (known[i] == one) return static_cast<Number>(i);
+  }
+  return std::nullopt;
+}
+constexpr std::optional<DataType> number_of(DType dtype) {
+  return number_in<DataType>(dtypes, dtype);
+}
+constexpr std::optional<ReduceOp> number_of(Op op) {
+  return number_in<ReduceOp>(ops, op);
+}
+static_assert(number_of(DType::float8_e5m2) == float8_e5m2 && number_of(Op::avg) == avg);
 
 enum Residence : unsigned { in_device_memory = 0, in_host_memory = 1 };
 

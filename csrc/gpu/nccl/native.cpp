@@ -11,32 +11,12 @@
 namespace ringreduce {
 namespace {
 
-// In the order of DType.
-constexpr std::optional<nccl::DataType> types[] = {
-    nccl::float64, nccl::float32, nccl::float16, nccl::bfloat16, nccl::float8_e4m3, nccl::float8_e5m2,
-    nccl::int64,   nccl::int32,   std::nullopt,  nccl::int8,     nccl::uint8,       std::nullopt,
-    std::nullopt,  nccl::uint32,  nccl::uint64,  std::nullopt,   std::nullopt};
-static_assert(std::size(types) == dtype_count);
-
-std::optional<nccl::DataType> type_of(DType dtype) {
-  return types[static_cast<int>(dtype)];
-}
-
-// In the order of Op. An operator with a factor is made for the call.
-constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,    nccl::max,
-                                                 std::nullopt, std::nullopt, std::nullopt, nccl::avg};
-static_assert(std::size(ops) == op_count);
-
-std::optional<nccl::ReduceOp> op_of(Op op) {
-  return ops[static_cast<int>(op)];
-}
-
 bool has(Collective collective) {
   return combines_all(collective) || ends_alike(collective);
 }
 
 bool is_float8(DType dtype) {
-  return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
+  return kind_of(dtype) == NumberKind::floating && size_of(dtype) == 1;
 }
 
 // An operator that multiplies by this rank's factor first; destroyed with this object.
@@ -47,8 +27,8 @@ class Scaling {
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, scaling)(&scaled, 1, &from, 1, 1, *call.factor);
-    group_.check(group_.library().create_premul_sum(&op_, &factor, *type_of(call.dtype), nccl::in_host_memory,
-                                                    group_.comm()),
+    group_.check(group_.library().create_premul_sum(&op_, &factor, *nccl::number_of(call.dtype),
+                                                    nccl::in_host_memory, group_.comm()),
                  "making an operator for the factor");
   }
   ~Scaling() { group_.library().destroy_op(op_, group_.comm()); }
@@ -70,8 +50,8 @@ class OwnCall {
       bytes_ = size_of(call.dtype);
       return;
     }
-    type_ = *type_of(call.dtype);
-    op_ = *op_of(call.op);
+    type_ = *nccl::number_of(call.dtype);
+    op_ = *nccl::number_of(call.op);
     if (call.factor) op_ = scaling_.emplace(call, group).op();
   }
 
@@ -142,10 +122,10 @@ void check_that_nccl_has(const Call& call, const NcclLibrary& nccl) {
     throw InvalidArgument("algorithm 'nccl' has no wire formats; our own algorithms have, also over NCCL");
   }
   if (!reduces(call.collective)) return;
-  if (!op_of(call.op)) {
+  if (!nccl::number_of(call.op)) {
     throw lacks(std::string("op '") + name_of(call.op) + "'", "sum, avg, prod, min and max, and factors");
   }
-  if (!type_of(call.dtype)) {
+  if (!nccl::number_of(call.dtype)) {
     throw lacks(std::string("reductions of dtype ") + name_of(call.dtype),
                 "float64, float32, float16, bfloat16, float8, int64, int32, int8, uint64, uint32 and uint8");
   }

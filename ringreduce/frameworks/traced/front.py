@@ -59,9 +59,8 @@ class Front(ABC, Generic[Array]):
 
         Args:
             x: an array of any shape, with the same shape and dtype on all ranks.
-            op: "sum", "avg", "prod", "min" or "max"; for integers and bool also "band", "bor" or "bxor". bool has no
-                "avg", and complex numbers have only "sum", "avg" and "prod". Averages of integers are rounded towards
-                zero.
+            op: how elements are combined, as for :class:`ringreduce.Communicator`. Averages of integers are rounded
+                towards zero.
             comm: the communicator. None takes :func:`ringreduce.world`.
 
         Returns:

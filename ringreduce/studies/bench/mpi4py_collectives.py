@@ -18,7 +18,6 @@ else:
     from problem import FACTS, MESSAGES, Array, Problem, messages, partner, receives
 
 WORLD = MPI.COMM_WORLD
-OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi"}
 
 
@@ -29,10 +28,11 @@ def vendor() -> str:
 
 
 def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
-    if problem.op not in OPS:
+    op = getattr(MPI, problem.op.upper(), None)
+    if op is None:
         raise ValueError(f"MPI has no op {problem.op}")
     # Calls with explicit buffers are mpi4py's fastest, because it need not inspect its arguments.
-    datatype, op = MPI.Datatype.fromcode(buffer.dtype.char), getattr(MPI, OPS[problem.op])
+    datatype = MPI.Datatype.fromcode(buffer.dtype.char)
     whole = [buffer, buffer.size, datatype]
     kind, rank = problem.collective, WORLD.rank
     if kind in MESSAGES:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ringreduce import schedules
+from ringreduce._engine import reduce
 from ringreduce.annotations import OpName, Transport
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.studies.bench.contest import BenchPlan
@@ -192,8 +193,8 @@ def plan(options: Namespace, ranks: int) -> BenchPlan:
     for name in options.peers:
         if name not in ("auto", "none", "gloo", *VENDORS):
             raise ValueError(f"--peers: there is no peer {name!r}; choose from gloo, {', '.join(VENDORS)}")
-    if options.op in ("band", "bor", "bxor") and "float" in options.dtype:
-        raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
+    if not reduce.supports(options.dtype, options.op):
+        raise ValueError(f"--op {options.op} is not defined for {options.dtype}")
     if not 0 <= options.root < ranks:
         raise ValueError(f"--root must be a rank from 0 to {ranks - 1}, not {options.root}")
     for name in ("iterations", "launches"):

@@ -65,12 +65,8 @@ def moves(schedules: Sequence[Schedule]) -> Iterator[Move]:
 
 
 def _at_first(plan: Schedule, chunk: int) -> Value:
-    if plan.collective in ("all_gather", "gather"):
-        holds = chunk == plan.rank
-    elif plan.collective in ("broadcast", "scatter"):
-        holds = plan.rank == plan.root
-    else:
-        holds = True
+    before = COLLECTIVES[plan.collective].before
+    holds = {"own_block": chunk, "on_root": plan.root}.get(before, plan.rank) == plan.rank
     is_scratch = chunk >= max(plan.chunks, 1)
     return frozenset({(plan.rank, chunk)} if holds and not is_scratch else ())
 
