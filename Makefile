@@ -32,10 +32,10 @@ BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 TABLES_FLAGS ?=
 TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
-# Tests of one file stay together, because many measure how long something takes. Six workers keep two cores busy:
-# much of a test is waiting.
+# Tests of one file stay together, because many measure how long something takes. Five workers keep two cores busy:
+# much of a test is waiting. Each takes 11 seconds to import and to collect all tests.
 # A worker that is replaced may never get the rest of its tests: pytest-xdist 3.8 then hangs (its issue 1378).
-PYTEST_FLAGS ?= -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 30
+PYTEST_FLAGS ?= -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 30
 SUITE_FLAGS ?=
 # No seed: a new one. No number of trials: as many as there is time for.
 CHAOS_SECONDS ?= 600

@@ -19,6 +19,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ class Hosts(Sequence[Host]):
         self._old_handlers: dict[signal.Signals, Any] = {}
 
     @staticmethod
+    @cache
     def permitted(**options: Any) -> str | None:
         """Returns why such hosts cannot be made here, or None if they can."""
         if not shutil.which("ip") or not shutil.which("tc"):
