@@ -45,8 +45,7 @@ class Visit:
         self.built = {"engine": True, "fronts": True} if options.built else {}
         self.sessions: list[Session] = []
         self.followed: set[str] = set()
-        (ROOT / "build").mkdir(exist_ok=True)
-        self.done_file = ROOT / "build" / f"visit-done-{os.getpid()}"
+        self.done_file = self.folder / "done.txt"  # which tests are done, for the next process of a suite
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
             "PYTHONPATH": f"{ROOT}:{HERE}:{modules.SITE}",
