@@ -43,6 +43,7 @@ OTHERS = (
     "reduce_scatter",
     "all_to_all",
     "scan",
+    "exscan",
     "barrier",
 )
 SIZES_OF_OTHERS = (8, 4 << 10, 64 << 10, 512 << 10, 4 << 20)

@@ -37,10 +37,19 @@ def test_every_dtype_and_op(on_ranks, world):
     on_ranks(world, check_dtypes, [*INTEGERS, np.bool_], BITS)
 
 
-def test_extremes_on_rank_0():
-    """Where the smallest and largest values are not those of the numbers above."""
+@pytest.mark.parametrize("count", [0, 1, 9, 257, 1000])
+def test_extremes_on_rank_0(count):
+    """Where the smallest and largest values are not those of the numbers above. Nothing is written behind the array."""
 
     def rank_main(comm):
+        for dtype, op, identity in (
+            (np.complex128, "prod", 1),
+            (np.complex64, "sum", 0),
+            (np.int16, "band", -1),
+        ):
+            room = np.full(count + 1, 3, dtype)
+            comm.exscan(room[:count], op)
+            assert room[count] == 3 and (comm.rank or (room[:count] == identity).all()), dtype
         for dtype, least, most in (
             (np.int16, -(2**15), 2**15 - 1),
             (np.uint64, 0, 2**64 - 1),
@@ -48,7 +57,7 @@ def test_extremes_on_rank_0():
             (ml_dtypes.float8_e5m2, -np.inf, np.inf),
             (ml_dtypes.float8_e4m3fn, -448, 448),
         ):
-            low, high = (comm.exscan(np.full(9, 3, dtype), op) for op in ("min", "max"))
+            low, high = (comm.exscan(np.full(count, 3, dtype), op) for op in ("min", "max"))
             if comm.rank == 0:
                 assert (low == np.array(most, dtype)).all() and (high == np.array(least, dtype)).all(), dtype
         flags = comm.exscan(np.zeros(3, bool), "band")
