@@ -194,7 +194,8 @@ def plan(options: Namespace, ranks: int) -> BenchPlan:
         if name not in ("auto", "none", "gloo", *VENDORS):
             raise ValueError(f"--peers: there is no peer {name!r}; choose from gloo, {', '.join(VENDORS)}")
     if not reduce.supports(options.dtype, options.op):
-        raise ValueError(f"--op {options.op} is not defined for {options.dtype}")
+        takers = ", ".join(dtype for dtype in EXACT if reduce.supports(dtype, options.op))
+        raise ValueError(f"--op {options.op} is not defined for {options.dtype}; choose from {takers}")
     if not 0 <= options.root < ranks:
         raise ValueError(f"--root must be a rank from 0 to {ranks - 1}, not {options.root}")
     for name in ("iterations", "launches"):

@@ -374,7 +374,7 @@ def test_without_matplotlib_the_error_names_the_extra(
         (["-a", "rings"], "no algorithm is called 'rings'"),
         (["--peers", "nccl"], "there is no peer 'nccl'"),
         (["--sizes", "4X"], "'4X' is not a number of bytes"),
-        (["--op", "bxor"], "is not defined for"),
+        (["--op", "bxor"], "is not defined for float32; choose from int64"),
         (["-n", "0"], "at least 1"),
         (["--min", "8", "--factor", "1", "--sizes", ""], "--factor"),
         (["-c", "broadcast", "--root", "2"], "--root must be a rank from 0 to 1, not 2"),
