@@ -82,20 +82,24 @@ double typical(std::vector<std::vector<double>>& times) {
 }
 
 // Times the same calls in two orders, by turns. Each takes the next place in memory that has room for a
-// round.
-void measure_in_turn(const pr_world& world, Context& context, const std::vector<std::size_t>& sizes,
+// round. What a caller knows of a call, such as its blocks, is divided up beforehand.
+void measure_in_turn(const pr_world& world, const Context& context, const std::vector<std::size_t>& sizes,
                      std::size_t together) {
   constexpr std::size_t parts = 3, repetitions = 3, line = 64;
   std::size_t bytes = 0, at = 0;
-  for (const std::size_t size : sizes) bytes += (size + line - 1) / line * line;
+  std::vector<Context> calls(sizes.size(), context);
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    bytes += (sizes[s] + line - 1) / line * line;
+    divide(calls[s], sizes[s]);
+  }
   std::vector<float> memory(bytes / sizeof(float));
-  const auto timed = [&](const auto& size_of) {
+  const auto timed = [&](const auto& number_of) {
     const double start = pr_now();
     for (std::size_t i = 0; i < together; ++i) {
-      const std::size_t size = size_of(i);
+      const std::size_t number = number_of(i), size = sizes[number];
       if (at + size > bytes) at = 0;
       float* const buffer = memory.data() + at / sizeof(float);
-      run(&context, buffer, buffer, size / sizeof(float));
+      run(&calls[number], buffer, buffer, size / sizeof(float));
       at += (size + line - 1) / line * line;
     }
     return (pr_now() - start) / static_cast<double>(together);
@@ -105,10 +109,10 @@ void measure_in_turn(const pr_world& world, Context& context, const std::vector<
     pr_barrier(&world);
     for (std::size_t i = 0; i < repetitions * together * sizes.size(); i += together) {
       const std::size_t first = i % sizes.size();
-      in_turn[first / together].push_back(timed([&](std::size_t k) { return sizes[first + k]; }));
+      in_turn[first / together].push_back(timed([&](std::size_t k) { return first + k; }));
     }
     for (std::size_t s = 0; s < sizes.size(); ++s) {
-      const auto same = [&](std::size_t) { return sizes[s]; };
+      const auto same = [&](std::size_t) { return s; };
       timed(same);  // which is the first of its size
       for (std::size_t i = 0; i < repetitions; ++i) alone[s].push_back(timed(same));
     }
