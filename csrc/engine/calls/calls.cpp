@@ -162,6 +162,7 @@ void Calls::begin(const Call& call) {
   const auto* const output = static_cast<const std::byte*>(call.output);
   task.apart = input + input_bytes <= output || output + output_bytes <= input;
   task.bytes = std::max(input_bytes, output_bytes);
+  task.touched = task.apart && input ? input_bytes + output_bytes : task.bytes;
   if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
   }

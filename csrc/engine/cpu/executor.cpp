@@ -10,8 +10,11 @@ namespace {
 
 // For shorter messages a pass over the data costs less than deciding how to save one.
 constexpr std::size_t small_message = CopyToReader::past_from - 1;
-// A buffer of this size has left the cache by the time the caller uses it.
-constexpr std::size_t beyond_cache = 8 << 20;
+// If the inputs and outputs of the ranks that share a cache take so many bytes, the output has left it by the
+// time the caller uses it.
+constexpr std::size_t beyond_cache = 16 << 20;
+// The ranks that are taken to share one: on cores of their own, and if they share cores, at most.
+constexpr std::size_t usual_sharers = 2, most_sharers = 8;
 // Longer buffers leave the caches before they are written again.
 constexpr std::size_t longest_taken = 16 << 20, longest_taken_near = 1 << 20;
 
@@ -21,8 +24,11 @@ std::size_t in_lines(std::size_t bytes) {
 
 // Whether what arrives goes to memory that has not been read: a copy through the cache would load it only to
 // overwrite it.
-bool writes_afresh(const Task& task) {
-  if (task.bytes < beyond_cache) return false;
+bool writes_afresh(const Task& task, const Transport& transport) {
+  const std::size_t sharers = transport.facts().oversubscribed
+                                  ? std::min(static_cast<std::size_t>(transport.world), most_sharers)
+                                  : usual_sharers;
+  if (task.touched * sharers < beyond_cache) return false;
   const Collective collective = task.plan->program->schedule.collective;
   if (task.plan->geometry.narrow != Encoding::none)
     return false;  // copies go to the slice's memory, which is used again
@@ -52,7 +58,7 @@ void Executor::start(const Task& task) {
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
   make_room(temp_, each * in_flight_);
   const bool fetches = !copies_without_fetching();
-  afresh_ = fetches && writes_afresh(task_);
+  afresh_ = fetches && writes_afresh(task_, transport_);
   // What peers have just copied to their output for us is as fast to write again past their caches.
   const bool written = program.keeps_first && task_.input != task_.output;
   takes_from_ = written || task_.bytes > longest_taken ? Take::never_asked

@@ -26,6 +26,7 @@ struct Task {
   bool output_reachable = false;
   bool apart = false;          // input and output do not overlap
   std::size_t bytes = 0;       // of the buffer
+  std::size_t touched = 0;     // bytes of the input and the output
   std::uint64_t contract = 0;  // must be equal on all ranks
 };
 
