@@ -445,8 +445,8 @@ class Collectives(Base):
     ) -> Any:
         """Combines the x of ranks 0 to r - 1 element by element, on every rank r: an exclusive prefix reduction.
 
-        Rank 0 gets the op's identity, the value that changes nothing: 0 for "sum" and "bor", 1 for "prod", all bits set
-        for "band", and the largest or smallest value of the dtype for "min" and "max". Any op but "avg".
+        Rank 0 gets the op's identity, the value that changes nothing: 0 for "sum", "bor" and "bxor", 1 for "prod", all
+        bits set for "band", and the largest or smallest value of the dtype for "min" and "max". Any op but "avg".
 
         Args:
             out: an array of x's size and dtype for the result. None writes the result to x.

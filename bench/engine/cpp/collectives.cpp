@@ -82,7 +82,7 @@ double typical(std::vector<std::vector<double>>& times) {
 }
 
 // Times the same calls in two orders, by turns. Each takes the next place in memory that has room for a
-// round. What a caller knows of a call, such as its blocks, is divided up beforehand.
+// round. Blocks are divided up beforehand, because callers know theirs.
 void measure_in_turn(const pr_world& world, const Context& context, const std::vector<std::size_t>& sizes,
                      std::size_t together) {
   constexpr std::size_t parts = 3, repetitions = 3, line = 64;

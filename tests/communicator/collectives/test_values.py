@@ -47,7 +47,7 @@ def test_several_slices(collective, world):
 def test_results_that_overflow_the_caches_of_ranks_on_shared_cores(collective):
     """They are written past the caches where cores fetch what they overwrite."""
     world = 2 * usable_cores() if usable_cores() <= 4 else 2
-    whole = (16 << 20) // 4 // min(world, 8) + 5
+    whole = (16 << 20) // 4 // world + 5
     on_processes(world, check_all, [collective], [whole if collective in WHOLE else whole // world])
 
 
