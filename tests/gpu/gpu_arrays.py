@@ -30,9 +30,14 @@ def library():
 made = []  # memory of arrays, and streams, which end with the test: until then a kernel may use them
 
 
+def kept(one):
+    """Threads share the list, so another's may follow before this one reads its end."""
+    made.append(one)
+    return one
+
+
 def new_stream():
-    made.append(library().Stream())
-    return made[-1]
+    return kept(library().Stream())
 
 
 @contextmanager
@@ -91,8 +96,8 @@ class GpuArray(View):
 
     def __init__(self, data, offset=0):
         data = np.ascontiguousarray(data)
-        made.append(library().Memory(data.nbytes + offset * data.itemsize))
-        super().__init__(made[-1], data.shape, data.dtype, offset * data.itemsize)
+        memory = kept(library().Memory(data.nbytes + offset * data.itemsize))
+        super().__init__(memory, data.shape, data.dtype, offset * data.itemsize)
         self.put(data)
 
 
