@@ -445,7 +445,7 @@ class Collectives(Base):
     ) -> Any:
         """Combines the x of ranks 0 to r - 1 element by element, on every rank r: an exclusive prefix reduction.
 
-        Rank 0 gets the op's identity, the value that changes nothing: 0 for "sum", "bor" and "bxor", 1 for "prod", all
+        Rank 0 gets the op's identity, the value that changes nothing: 0 for "sum" and bitwise ors, 1 for "prod", all
         bits set for "band", and the largest or smallest value of the dtype for "min" and "max". Any op but "avg".
 
         Args:
