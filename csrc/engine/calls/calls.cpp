@@ -92,13 +92,6 @@ void Calls::poll() const {
 
 // --- whose turn it is --------------------------------------------------------------------------------------
 
-std::unique_lock<Turn> Calls::take_turn(Turn& which, const char* what, Clock::duration timeout,
-                                        bool over_too) {
-  std::unique_lock held(which, std::try_to_lock);
-  if (!held) wait_for_turn(held, what, or_default(timeout), over_too);
-  return held;
-}
-
 void Calls::refuse_inside(const Turn& which, const char* what) const {
   if (!Turn::is_held_here(&which)) return;
   throw Misplaced(

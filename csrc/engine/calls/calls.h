@@ -64,7 +64,12 @@ class Calls {
   // and Misplaced if the call could never begin, because a signal handler runs it inside another call of this
   // thread. `what`: the call, for errors. `over_too`: even if the group has ended.
   std::unique_lock<Turn> take_turn(Turn& which, const char* what, Clock::duration timeout,
-                                   bool over_too = false);
+                                   bool over_too = false) {
+    std::unique_lock held(which, std::try_to_lock);
+    if (!held) [[unlikely]]
+      wait_for_turn(held, what, or_default(timeout), over_too);
+    return held;
+  }
   void refuse_inside_another(const char* what) const { refuse_inside(turn, what); }
   // Handles signals, and everything else that must make progress while a thread waits.
   void poll() const;
