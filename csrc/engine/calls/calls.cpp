@@ -140,17 +140,9 @@ void Calls::begin(const Call& call) {
   task.plan = &plan;
   task.factor = call.factor.value_or(1);
   task.user_op = call.user_op;
-  std::size_t input_bytes = 0, output_bytes = 0;
-  if (plan.geometry.whole) {
-    task.input = static_cast<const std::byte*>(call.input);
-    task.output = static_cast<std::byte*>(call.output);
-    input_bytes = output_bytes = call.count * element_of(call);
-  } else {
-    task.input = input_of_all(call, rank);
-    task.output = output_of_all(call, rank);
-    input_bytes = bytes_of_input(call, world, rank);
-    output_bytes = bytes_of_output(call, world, rank);
-  }
+  task.input = moved_back(call.input, plan.input.before);
+  task.output = moved_back(call.output, plan.output.before);
+  const std::size_t input_bytes = plan.input.bytes, output_bytes = plan.output.bytes;
   const auto* const input = static_cast<const std::byte*>(call.input);
   const auto* const output = static_cast<const std::byte*>(call.output);
   task.apart = input + input_bytes <= output || output + output_bytes <= input;
@@ -171,8 +163,12 @@ void Calls::begin(const Call& call) {
 }
 
 bool Calls::is_brief(const Call& call) const {
-  return !transport->facts().queues && !transport->facts().oversubscribed &&
-         bytes_of_input(call, world, rank) <= brief && bytes_of_output(call, world, rank) <= brief;
+  if (transport->facts().queues || transport->facts().oversubscribed) return false;
+  if (call.input_extents) {
+    return bytes_of_input(call, world, rank) <= brief && bytes_of_output(call, world, rank) <= brief;
+  }
+  const int blocks = has_blocks(call.collective) ? world : 1;  // of the longer array
+  return call.count * static_cast<std::size_t>(blocks) * element_of(call) <= brief;
 }
 
 void Calls::begin_later(const Call& call) {

@@ -40,6 +40,7 @@ bool writes_afresh(const Task& task, const Transport& transport) {
 
 Executor::Executor(Transport& transport)
     : transport_(transport),
+      fetches_(!copies_without_fetching()),
       cursors_(Transport::collective_lanes),
       messages_(transport.world + 1),
       sources_(transport.world + 1),
@@ -49,41 +50,55 @@ Executor::Executor(Transport& transport)
   for (Cursor& cursor : cursors_) cursor.last_lent.resize(transport.world);
 }
 
+void Executor::prepare(const Plan& plan) {
+  const Program& program = *plan.program;
+  Prepared& prepared = plan.prepared;
+  prepared.lanes = static_cast<int>(std::min<std::size_t>(plan.lanes, plan.geometry.slices));
+  prepared.temp = program.uses_temp ? in_lines(plan.geometry.temp_bytes(program.schedule)) : 0;
+  prepared.with_wide = prepared.temp + in_lines(plan.geometry.widened_bytes());
+  make_room(temp_, prepared.with_wide * prepared.lanes);
+  const bool is_coded = plan.wire != Encoding::none;
+  prepared.small = plan.scale || is_coded ? 0 : fetches_ ? small_message : least_without_fetching;
+  prepared.through_slots = prepared.small > 0 && tells(plan);
+  const bool lane_holds_slice =
+      !is_coded && plan.geometry.whole &&
+      plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
+  prepared.traffic =
+      program.traffic == Traffic::answered && !lane_holds_slice ? Traffic::any : program.traffic;
+  for (int i = 0; i < prepared.lanes; ++i) {
+    Cursor& cursor = cursors_[i];
+    if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
+    if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
+      cursor.tickets.resize(program.tickets);
+  }
+  prepared.known = true;
+}
+
 void Executor::start(const Task& task) {
   task_ = task;
   const Plan& plan = *task_.plan;
-  const Program& program = *plan.program;
-  in_flight_ = running_ = static_cast<int>(std::min<std::size_t>(plan.lanes, plan.geometry.slices));
-  const std::size_t temp = program.uses_temp ? in_lines(plan.geometry.temp_bytes(program.schedule)) : 0;
-  const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
-  make_room(temp_, each * in_flight_);
-  const bool fetches = !copies_without_fetching();
-  afresh_ = fetches && writes_afresh(task_, transport_);
+  if (!plan.prepared.known) [[unlikely]]
+    prepare(plan);
+  const Prepared& prepared = plan.prepared;
+  in_flight_ = running_ = prepared.lanes;
+  small_ = prepared.small;
+  through_slots_ = prepared.through_slots;
+  answered_ = prepared.traffic == Traffic::answered;
+  heard_ = 0;
+  afresh_ = fetches_ && writes_afresh(task_, transport_);
   // What peers have just copied to their output for us is as fast to write again past their caches.
-  const bool written = program.keeps_first && task_.input != task_.output;
+  const bool written = plan.program->keeps_first && task_.input != task_.output;
   takes_from_ = written || task_.bytes > longest_taken ? Take::never_asked
                 : task_.bytes > longest_taken_near     ? Take::in_long_calls
                                                        : Take::in_short_calls;
-  small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
-  const bool lane_holds_slice =
-      !coded() && plan.geometry.whole &&
-      plan.geometry.slice * plan.geometry.element <= transport_.facts().capacity / 2;
-  const Traffic traffic =
-      program.traffic == Traffic::answered && !lane_holds_slice ? Traffic::any : program.traffic;
-  answered_ = traffic == Traffic::answered;
-  through_slots_ = tells(task_);
-  heard_ = 0;
   if (coded()) prepare_coded();
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
     cursor.lane = i;
-    cursor.temp = reinterpret_cast<std::byte*>(temp_.data() + each * i);
-    cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
+    cursor.temp = reinterpret_cast<std::byte*>(temp_.data() + prepared.with_wide * i);
+    cursor.wide = cursor.temp + prepared.temp * sizeof(Line);
     cursor.running = true;
-    transport_.begin_call(cursor.lane, traffic);
-    if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
-    if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
-      cursor.tickets.resize(program.tickets);
+    transport_.begin_call(cursor.lane, prepared.traffic);
     begin_slice(cursor, i);
   }
 }
@@ -164,9 +179,8 @@ inline bool Executor::receive_small(Cursor& cursor, const Action& action) {
   return true;
 }
 
-bool Executor::tells(const Task& task) const {
-  const Plan& plan = *task.plan;
-  if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
+bool Executor::tells(const Plan& plan) const {
+  if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1) return false;
   const Action& first = plan.last_slice.actions().front();
   return transport_.facts().broadcast_slots && first.runs().size() <= 1 &&
          first.bytes <= Transport::broadcast_slot_bytes;

@@ -102,6 +102,7 @@ class Executor {
     temp_bytes_.fetch_add((size - memory.size()) * sizeof(T), std::memory_order_relaxed);
     memory.resize(size);
   }
+  void prepare(const Plan& plan);
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
   bool readers_gone(Cursor& cursor);
@@ -114,7 +115,7 @@ class Executor {
   bool receive_small(Cursor& cursor, const Action& action);
 
   // Whether every rank sends all others one message, which is so short that it goes through broadcast slots.
-  bool tells(const Task& task) const;
+  bool tells(const Plan& plan) const;
 
   // Whether the peers read the message in place.
   bool lends(const Action& send) const;
@@ -179,6 +180,7 @@ class Executor {
   bool stays(const Move& move) const { return task_.apart && move.from == Memory::input; }
 
   Transport& transport_;
+  const bool fetches_;  // this core fetches the lines that it overwrites
   Task task_;
   std::vector<Cursor> cursors_;
   std::vector<Line> temp_;

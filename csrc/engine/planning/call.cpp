@@ -19,8 +19,7 @@ std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, in
   return (extents->offset.back() + extents->count.back()) * element;
 }
 
-// Addresses a buffer that holds only this rank's block as if the other ranks' blocks lay around it.
-std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool of_input, int rank) {
+std::size_t before_own_block(const Call& call, const Extents* extents, bool of_input, int rank) {
   if (!has_own_block_only(call, of_input)) return 0;
   const std::size_t elements = extents ? extents->offset[rank] : call.count * static_cast<std::size_t>(rank);
   return elements * element_of(call);
@@ -44,14 +43,12 @@ std::size_t bytes_of_output(const Call& call, int world, int rank) {
   return bytes_of(call, call.output_extents, false, world, rank);
 }
 
-const std::byte* input_of_all(const Call& call, int rank) {
-  return reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(call.input) -
-                                            before_own_block(call, call.input_extents, true, rank));
+std::size_t before_input(const Call& call, int rank) {
+  return before_own_block(call, call.input_extents, true, rank);
 }
 
-std::byte* output_of_all(const Call& call, int rank) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(call.output) -
-                                      before_own_block(call, call.output_extents, false, rank));
+std::size_t before_output(const Call& call, int rank) {
+  return before_own_block(call, call.output_extents, false, rank);
 }
 
 }  // namespace ringreduce

@@ -84,9 +84,19 @@ inline bool gets_identity(const Call& call, int rank) {
 }
 void write_identity(const Call& call);
 
-// Where all ranks' blocks would begin, if the others' lay around this rank's.
-const std::byte* input_of_all(const Call& call, int rank);
-std::byte* output_of_all(const Call& call, int rank);
+// How many bytes before this rank's arrays all ranks' blocks would begin, if the others' lay around its own.
+std::size_t before_input(const Call& call, int rank);
+std::size_t before_output(const Call& call, int rank);
+// Where they would begin. No address of an object, so not computed as one.
+inline std::byte* moved_back(const void* array, std::size_t bytes) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(array) - bytes);
+}
+inline const std::byte* input_of_all(const Call& call, int rank) {
+  return moved_back(call.input, before_input(call, rank));
+}
+inline std::byte* output_of_all(const Call& call, int rank) {
+  return moved_back(call.output, before_output(call, rank));
+}
 
 // Owns the arrays of a call in the background. The engine drops it when it no longer touches them, in any
 // thread, and before it says that the call is over.

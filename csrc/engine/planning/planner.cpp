@@ -84,6 +84,8 @@ void Planner::fit(const Call& call, Plan& plan) const {
   geometry.output = call.output_extents;
   if (plan.fitted[0] == *call.input_extents && plan.fitted[1] == *call.output_extents) return;
   plan.fitted[0] = {};  // until all of this is done
+  plan.prepared = {};
+  measure_arrays(call, plan);
   const Shape shape = shape_of(call, world_);
   geometry.slices = std::max<std::size_t>((shape.longest + geometry.slice - 1) / geometry.slice, 1);
   geometry.count = shape.longest;
@@ -173,9 +175,15 @@ std::size_t slice_for_blocks(const Call& call, const Program& program, std::size
 
 }  // namespace
 
+void Planner::measure_arrays(const Call& call, Plan& plan) const {
+  plan.input = {bytes_of_input(call, world_, rank_), before_input(call, rank_)};
+  plan.output = {bytes_of_output(call, world_, rank_), before_output(call, rank_)};
+}
+
 Plan Planner::make(const Call& call, const Target& target) {
   check(call);
   Plan plan;
+  measure_arrays(call, plan);
   if (target.own_way) {
     if (reproducible_ && reduces(call.collective)) {
       throw InvalidArgument(

@@ -81,6 +81,7 @@ class Planner {
   void forget();
   const Plan& plan_uneven(const Call& call, const PlanKey& key, const Target& target);
   Plan make(const Call& call, const Target& target);
+  void measure_arrays(const Call& call, Plan& plan) const;
   void fit(const Call& call, Plan& plan) const;
   void plan_reduction(const Call& call, DType dtype, Plan& plan) const;
   void check(const Call& call) const;

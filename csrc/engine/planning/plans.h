@@ -50,10 +50,13 @@ struct PlanKey {
 class Plans {
  public:
   // Null if there is none.
-  Plan* find(const PlanKey& key) const {
+  Plan* find(const PlanKey& key) {
+    if (latest_ && latest_->key == key) return &latest_->plan;
     Kept* kept = places_[place(key)].get();
     while (kept && kept->key != key) kept = kept->next.get();
-    return kept ? &kept->plan : nullptr;
+    if (!kept) return nullptr;
+    latest_ = kept;
+    return &kept->plan;
   }
   // Drops all others if they take too much memory.
   Plan& add(const PlanKey& key, Plan plan) {
@@ -65,6 +68,7 @@ class Plans {
     return first->plan;
   }
   void clear() {
+    latest_ = nullptr;
     for (auto& first : places_) first.reset();
     bytes_.store(0, std::memory_order_relaxed);
   }
@@ -84,6 +88,7 @@ class Plans {
   static std::size_t place(const PlanKey& key) { return key.hash() >> (64 - place_bits); }
 
   std::vector<std::unique_ptr<Kept>> places_ = std::vector<std::unique_ptr<Kept>>(1 << place_bits);
+  Kept* latest_ = nullptr;  // that was found
   std::atomic<std::size_t> bytes_{0};
 };
 
