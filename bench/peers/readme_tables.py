@@ -68,17 +68,22 @@ def table(results: Results, ranks: int, launches: int) -> str:
     return f"{markdown(rows)}\n\n{how} One exchange between two cores took {exchanges(facts)}.\n"
 
 
+def ratio_text(results: Results, collective: str, nbytes: int) -> str:
+    """Returns our time relative to the fastest MPI's. * marks a pair that was measured in two modes."""
+    fastest = results.fastest(collective, nbytes, MPIS)
+    rows = [results.row(collective, nbytes, name) for name in ("ringreduce", fastest) if name]
+    times = [row.get("median_us") for row in rows if row and not row.get("wrong")]
+    if len(times) < 2 or not all(times):
+        return ""
+    return f"{times[0] / times[1]:.2f}" + "*" * any(row["other_mode"] for row in rows)
+
+
 def table_of_others(found: list[Results], ranks: int, launches: int) -> str:
     """Returns a row for each collective, with times relative to the fastest MPI's."""
     rows = [[f"{ranks} ranks, x the fastest MPI", *map(human_bytes, SIZES_OF_OTHERS)]]
     for results in found:
         (collective,) = results.collectives()
-        ratios = []
-        for nbytes in results.sizes(collective):
-            fastest = results.fastest(collective, nbytes, MPIS)
-            ours = results.us(collective, nbytes, "ringreduce")
-            theirs = fastest and results.us(collective, nbytes, fastest)
-            ratios.append(f"{ours / theirs:.2f}" if ours and theirs else "")
+        ratios = [ratio_text(results, collective, nbytes) for nbytes in results.sizes(collective)]
         rows.append([collective, *ratios, *[""] * (len(SIZES_OF_OTHERS) - len(ratios))])
     facts = found[0].facts
     modes = Counter(results.facts["mode"] for results in found)

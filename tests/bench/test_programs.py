@@ -110,6 +110,11 @@ def test_turns_rotate_and_whoever_was_in_another_mode_gets_more(monkeypatch: pyt
     assert order == [("a", 0), ("b", 0), ("c", 0), ("c", 1)]
     assert [each["mode"] for each in done.rows] == ["near", "near", "far", "near"]
     order.clear()
+    # b: near, far, changing, so one of three in the table's mode; then far, and near.
+    probes = iter([*[50] * 6, *[250, 250], *[50] * 8, *[50, 250], *[250, 250], *[50] * 2])
+    take_turns({name: turn(name) for name in "abc"}, 3)
+    assert order[9:] == [("b", 3), ("b", 4)]
+    order.clear()
     take_turns({name: turn(name) for name in "abc"}, 2, probed=False)
     assert order == [("a", 0), ("b", 0), ("c", 0), ("b", 1), ("c", 1), ("a", 1)]
 

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from ringreduce.studies.bench.protocol import Effort
 from ringreduce.studies.bench.results import Results, Row, machine_facts, merge, mode_of, table_mode
 
 ABSENT = "not installed"
-EXTRA_LAUNCHES = 2
+EXTRA_LAUNCHES = 4
 EFFORT = Effort()
 
 
@@ -172,8 +173,8 @@ class Launches:
     probes: list[float | None] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     """The share of the cores' time that other programs took, before each turn."""
-    modes: dict[str, set[str]] = field(default_factory=dict)
-    """The modes in which each turn produced figures."""
+    modes: dict[str, Counter[str]] = field(default_factory=dict)
+    """The number of launches in each mode in which each turn produced figures."""
 
     def take(self, name: str, turn: Turn, launch: int, probed: bool = True) -> None:
         before = _engine.probe_exchange() if probed else None
@@ -183,7 +184,7 @@ class Launches:
         mode = mode_of(before, after)
         self.rows += [{**row, "launch": launch, "mode": mode} for row in found]
         if any("problem" not in row for row in found):
-            self.modes.setdefault(name, set()).add(mode)
+            self.modes.setdefault(name, Counter())[mode] += 1
 
     def facts(self) -> dict[str, Any]:
         """Returns the mode of most figures, the first and the last probe, and what other programs took of the cores."""
@@ -206,10 +207,11 @@ def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) ->
             if probed:
                 done.busy.append(busy_share())
             done.take(name, turns[name], launch, probed)
-    # The machine changes its mode at any time. Contestants without a figure in the table's mode get more launches.
+    # The machine changes its mode at any time. Contestants with figures in the table's mode from less than half of the
+    # launches get more.
     for launch in range(launches, launches + EXTRA_LAUNCHES):
         mode = table_mode(done.rows)
-        for name in [name for name, modes in done.modes.items() if mode not in modes]:
+        for name in [name for name, modes in done.modes.items() if 2 * modes[mode] < launches]:
             done.take(name, turns[name], launch, probed)
     _announce("")
     return done
