@@ -71,11 +71,12 @@ def table(results: Results, ranks: int, launches: int) -> str:
 def ratio_text(results: Results, collective: str, nbytes: int) -> str:
     """Returns our time relative to the fastest MPI's. * marks a pair that was measured in two modes."""
     fastest = results.fastest(collective, nbytes, MPIS)
-    rows = [results.row(collective, nbytes, name) for name in ("ringreduce", fastest) if name]
-    times = [row.get("median_us") for row in rows if row and not row.get("wrong")]
-    if len(times) < 2 or not all(times):
+    ours = results.us(collective, nbytes, "ringreduce")
+    theirs = fastest and results.us(collective, nbytes, fastest)
+    if not ours or not theirs:
         return ""
-    return f"{times[0] / times[1]:.2f}" + "*" * any(row["other_mode"] for row in rows)
+    rows = (results.row(collective, nbytes, name) for name in ("ringreduce", fastest))
+    return f"{ours / theirs:.2f}" + "*" * any(row["other_mode"] for row in rows if row)
 
 
 def table_of_others(found: list[Results], ranks: int, launches: int) -> str:
