@@ -22,15 +22,16 @@ constexpr Combine function_for(Combination) {
     return combine_singly<Format, Op>;
   } else if constexpr (std::is_same_v<Format, BFloat16>) {
     return combine_words<PairsOfBFloat16, PairsOfBFloat16, BFloat16, Op>;
-  } else if constexpr (std::is_same_v<Op, Sum> && is_small<Format> && sizeof(typename Format::Element) == 1 &&
-                       !is_arithmetic<Float16>) {
-    return combine_words<FoursOfFloat8<Format, false>, FoursOfFloat8<Format, true>, Format, Op>;
+  } else if constexpr (is_small<Format> && sizeof(typename Format::Element) == 1 && !is_arithmetic<Float16>) {
+    constexpr bool is_product = std::is_same_v<Op, Product>;
+    return combine_words<FoursOfFloat8<Format, !is_product>,
+                         FoursOfFloat8<Format, !is_product, std::is_same_v<Op, Sum>>, Format, Op>;
   } else if constexpr (std::is_same_v<Format, Float16> && std::is_same_v<Op, Sum> &&
                        adds_halves<Vec<std::int16_t, 8>>) {
     return combine_halves<Op>;
   } else if constexpr (together<Format> > 1) {  // elements of the combination are several of the format
     return combine_often<Format, Op, together<Format>>;
-  } else if constexpr (Combination::is_often) {
+  } else if constexpr (Combination::is_often || std::is_same_v<Format, Float16>) {
     return combine_often<Format, Op, Combination::elements_per_value>;
   } else {
     return loop<Format, Op, AnySpans>;

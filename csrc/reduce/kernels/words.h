@@ -34,15 +34,32 @@ struct PairsOfBFloat16 {
     if constexpr (requires { as_pairs_of_bfloat16(value.low, value.high); }) {
       return as_pairs_of_bfloat16(one_nan(value.low), one_nan(value.high));
     } else {
-      return rounded(value.low) >> 16 | (rounded(value.high) & upper);
+      constexpr std::make_integer_sequence<int, 2 * N> halves;
+      const auto low = bits_as<Vec<Element, N>>(value.low), high = bits_as<Vec<Element, N>>(value.high);
+      const auto cut = alternately(low >> 16, high, halves), rest = alternately(low, high << 16, halves);
+      return bits_as<Vec<Element, N>>(rounded(cut, rest));
     }
   }
-  // As BFloat16 has it: in the upper half.
+
+ private:
+  // The lower halves of one vector's words, and the upper halves of the other's.
+  template <class V, int... half>
+  RINGREDUCE_INLINE static auto alternately(V lower, V upper, std::integer_sequence<int, half...>) {
+    using Shorts = Vec<std::uint16_t, sizeof...(half)>;
+    return __builtin_shufflevector(bits_as<Shorts>(lower), bits_as<Shorts>(upper),
+                                   (half % 2 == 0 ? half : static_cast<int>(sizeof...(half)) + half)...);
+  }
+
+  // To nearest even, from the upper and the lower halves of float32. A NaN's lower half is zero, because
+  // those of the operands are.
   template <class V>
-  RINGREDUCE_INLINE static Like<Element, V> rounded(V value) {
-    using Bits = Like<Element, V>;
-    const Bits bits = bits_as<Bits>(value);
-    return value == value ? bits + 0x7fffu + ((bits >> 16) & 1u) : Bits{} + 0x7fc00000u;
+  RINGREDUCE_INLINE static V rounded(V upper, V lower) {
+    using Signed = Like<std::int16_t, V>;
+    const V sticky = lower | (upper & std::uint16_t{1});
+    const V is_beyond_half = bits_as<V>(bits_as<Signed>(sticky ^ std::uint16_t{0x8000}) > 0);
+    const V sum = upper - is_beyond_half;
+    const auto is_nan = bits_as<Signed>(sum & std::uint16_t{0x7fff}) > std::int16_t{0x7f80};
+    return is_nan ? V{} + std::uint16_t{0x7fc0} : sum;
   }
 };
 template <int N>
@@ -74,17 +91,25 @@ struct Quarters {
   RINGREDUCE_INLINE Quarters operator+(const Quarters& other) const {
     return {{of[0] + other.of[0], of[1] + other.of[1], of[2] + other.of[2], of[3] + other.of[3]}};
   }
+  RINGREDUCE_INLINE Quarters operator*(const Quarters& other) const {
+    return {{of[0] * other.of[0], of[1] * other.of[1], of[2] * other.of[2], of[3] * other.of[3]}};
+  }
+  RINGREDUCE_INLINE Quarters operator*(float factor) const {
+    return {{of[0] * factor, of[1] * factor, of[2] * factor, of[3] * factor}};
+  }
 };
 
-// Sums of float8, which is float16 without its last bits, and with E4M3 without its first exponent bit: the
-// float16 of the same fields is smaller by 2^8, as is the sum then. The processor converts float16.
-// `of_two`: sums of two numbers, which float16 holds or rounds to no number half way between two float8.
-template <class Format, bool of_two>
+// float8 is float16 without its last bits, and with E4M3 without its first exponent bit: the float16 of the
+// same fields is smaller by 2^8. The processor converts float16. `for_sums`: of E4M3, sums are smaller by
+// 2^8, too. `of_two`: sums of two numbers, which float16 holds or rounds to no number half way between two
+// float8.
+template <class Format, bool for_sums, bool of_two = false>
 struct FoursOfFloat8 {
   using Element = std::uint32_t;
   using Lane = float;
   static constexpr bool is_shorter = Format::magnitude_mask == 0x7f && Format::overflow == 0x7f;  // E4M3
   static constexpr int dropped = is_shorter ? 7 : 8;  // bits between the last ones of the two formats
+  static constexpr bool is_scaled = is_shorter && !for_sums;
 
   template <class V>
   RINGREDUCE_INLINE static Quarters<lanes_of<V>> decode(V stored) {
@@ -93,14 +118,26 @@ struct FoursOfFloat8 {
     constexpr std::make_integer_sequence<int, N> lanes;
     const Pairs bytes = bits_as<Pairs>(stored);
     const Pairs odd = as_float16(bytes), even = as_float16(bytes << 8);
-    return {{Float16::decode(part<0>(odd, lanes)), Float16::decode(part<N>(odd, lanes)),
-             Float16::decode(part<0>(even, lanes)), Float16::decode(part<N>(even, lanes))}};
+    const Quarters<N> halves = {{Float16::decode(part<0>(odd, lanes)), Float16::decode(part<N>(odd, lanes)),
+                                 Float16::decode(part<0>(even, lanes)),
+                                 Float16::decode(part<N>(even, lanes))}};
+    return is_scaled ? halves * 0x1p8f : halves;
   }
 
   template <int N>
-  RINGREDUCE_INLINE static Vec<Element, N> encode(const Quarters<N>& sum) {
-    const auto odd = as_float8(sum.of[0], sum.of[1]), even = as_float8(sum.of[2], sum.of[3]);
-    return bits_as<Vec<Element, N>>(odd | (even >> 8));
+  RINGREDUCE_INLINE static Vec<Element, N> encode(const Quarters<N>& value) {
+    const Quarters<N> halves = is_scaled ? value * 0x1p-8f : value;
+    const auto odd = as_float16(halves.of[0], halves.of[1]), even = as_float16(halves.of[2], halves.of[3]);
+    if constexpr (!is_shorter) {
+      return bits_as<Vec<Element, N>>((rounded(odd) & std::uint16_t{0xff00}) | (rounded(even) >> 8));
+    } else {
+      using Bytes = Vec<std::uint8_t, 4 * N>;
+      const auto upper = magnitude(odd) << 1 & std::uint16_t{0xff00}, lower = magnitude(even) >> 7;
+      const auto signs = (odd & std::uint16_t{0x8000}) | ((even >> 8) & std::uint16_t{0x80});
+      const Bytes number = bits_as<Bytes>(upper | lower);
+      return bits_as<Vec<Element, N>>(number |
+                                      (bits_as<Bytes>(signs) & (number != std::uint8_t{Format::nan})));
+    }
   }
 
  private:
@@ -112,36 +149,42 @@ struct FoursOfFloat8 {
     return half | ((half + std::uint16_t{0x80}) & std::uint16_t{0x4000});  // NaN, of which all bits are set
   }
 
-  // In the upper bytes. All that exceeds the largest number has a bit where E4M3 has none.
+  // To the places that float8 has.
   template <class V>
-  RINGREDUCE_INLINE static auto as_float8(V low, V high) {
-    constexpr int N = lanes_of<V>;
-    using Pairs = Vec<std::uint16_t, 2 * N>;
-    using Signed = Vec<std::int16_t, 2 * N>;
-    const Pairs half = both(Float16::encode(to_odd(low)), Float16::encode(to_odd(high)),
-                            std::make_integer_sequence<int, 2 * N>{});
+  RINGREDUCE_INLINE static V rounded(V half) {
     constexpr std::uint16_t below_half = (1 << (dropped - 1)) - 1;
-    const Pairs rounded = half + below_half + ((half >> dropped) & std::uint16_t{1});
-    if constexpr (!is_shorter) return rounded & std::uint16_t{0xff00};
-    const Pairs moved = rounded << 1;
-    const Pairs magnitude = (moved | bits_as<Pairs>(bits_as<Signed>(moved) >> 15)) & std::uint16_t{0x7f00};
-    const Pairs is_nan = (magnitude + std::uint16_t{0x100}) & std::uint16_t{0x8000};
-    return magnitude | (rounded & std::uint16_t{0x8000} & ~is_nan);
+    return half + below_half + ((half >> dropped) & std::uint16_t{1});
+  }
+  // All that exceeds the largest number becomes NaN.
+  template <class V>
+  RINGREDUCE_INLINE static V magnitude(V half) {
+    constexpr std::int16_t nan = Format::nan << dropped;
+    const auto all = bits_as<Like<std::int16_t, V>>(rounded(half & std::uint16_t{0x7fff}));
+    return bits_as<V>(all < nan ? all : Like<std::int16_t, V>{} + nan);
   }
 
-  // Cuts off what float16 has no bits for, and sets the last bit that it has if that was not zero. Rounding
-  // again is then the same as rounding once.
+  // NaN need not become the same one, except in E5M2. `Half` is Float16, where that has convert().
+  template <class Half = Float16, class V>
+  RINGREDUCE_INLINE static auto as_float16(V low, V high) {
+    constexpr std::make_integer_sequence<int, 2 * lanes_of<V>> lanes;
+    if constexpr (is_shorter) return both(Half::convert(to_odd(low)), Half::convert(to_odd(high)), lanes);
+    return both(Half::encode(to_odd(low)), Half::encode(to_odd(high)), lanes);
+  }
+
+  // Keeps six bits of the mantissa, and sets the last of them if the others were not zero. Rounding again is
+  // then the same as rounding once: float16 has these bits of every number that is at least half of the
+  // smallest float8.
   template <class V>
   RINGREDUCE_INLINE static V to_odd(V value) {
     if constexpr (of_two) return value;
     using Bits = BitsOf<V>;
-    constexpr std::uint32_t beyond = 0x1fff;
+    constexpr std::uint32_t beyond = 0x1ffff;
     const Bits bits = bits_as<Bits>(value);
     return bits_as<V>((bits | ((bits & beyond) + beyond)) & ~beyond);
   }
 };
-template <class Format, bool of_two, int N>
-struct DecodedOf<FoursOfFloat8<Format, of_two>, N> {
+template <class Format, bool for_sums, bool of_two, int N>
+struct DecodedOf<FoursOfFloat8<Format, for_sums, of_two>, N> {
   using type = Quarters<N>;
 };
 

@@ -34,11 +34,13 @@ def test_every_pattern_scaled(dtype, isa):
 
 @every_isa
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
 def test_every_pair_of_8_bit_floats(dtype, op, isa):
     patterns = every_pattern(dtype)
     a, b = np.repeat(patterns, 256), np.tile(patterns, 256)
-    assert_same_bits(combine(dtype, op, [a, b], 1, 1.0, isa)[0], expected(dtype, op, [a, b]))
+    for spans in ([a, b], [a, b, np.random.default_rng(8).permutation(a)]):
+        scale = 1 / len(spans)
+        assert_same_bits(combine(dtype, op, spans, 1, scale, isa)[0], expected(dtype, op, spans, scale))
 
 
 @every_isa

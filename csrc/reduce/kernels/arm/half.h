@@ -16,7 +16,11 @@ struct Float16 {
   }
   template <class V>
   RINGREDUCE_INLINE static Like<std::uint16_t, V> encode(V value) {
-    return bits_as<Like<std::uint16_t, V>>(vcvt_f16_f32(bits_as<float32x4_t>(one_nan(value))));
+    return convert(one_nan(value));
+  }
+  template <class V>
+  RINGREDUCE_INLINE static Like<std::uint16_t, V> convert(V value) {
+    return bits_as<Like<std::uint16_t, V>>(vcvt_f16_f32(bits_as<float32x4_t>(value)));
   }
 };
 

@@ -26,9 +26,12 @@ struct Float16 {
 
   template <class V>
   RINGREDUCE_INLINE static Like<std::uint16_t, V> encode(V value) {
+    return convert(one_nan(value));
+  }
+  template <class V>
+  RINGREDUCE_INLINE static Like<std::uint16_t, V> convert(V value) {
     using Halves = Like<std::uint16_t, V>;
     constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    value = one_nan(value);
     if constexpr (lanes_of<V> == 16) {
       return bits_as<Halves>(_mm512_maskz_cvtps_ph(0xffff, value, nearest));
     } else if constexpr (lanes_of<V> == 8) {
