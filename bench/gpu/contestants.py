@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ringreduce
 from ringreduce.build import nccl_library
@@ -31,6 +32,8 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # needed if ranks ar
 LIMIT = 60.0  # seconds after which a rank counts as hanging
 BLOCKS = 32  # of a rank: four times what a group has if it does not ask, as there are no other groups
 NCCL_THAT_SHARES_A_GPU = 23000  # version 2.30, in the format of ncclGetVersion
+
+T, R = TypeVar("T"), TypeVar("R")
 
 
 class Unavailable(Exception):
@@ -130,6 +133,12 @@ def seconds_on(stream: Stream, start: Callable[[], None]) -> float:
     return seconds
 
 
+def on_threads(function: Callable[[T], R], of: Sequence[T]) -> list[R]:
+    """Returns the results of calls for each of them, which wait for each other, at once."""
+    with ThreadPoolExecutor(len(of)) as pool:
+        return list(pool.map(function, of))
+
+
 class Threads:
     """A thread for each rank. Rank r uses GPU r modulo `devices`. All threads run the same function at once."""
 
@@ -144,26 +153,14 @@ class Threads:
         return 0.0
 
     def each(self, function: Callable[[int], float]) -> list[float]:
-        results = [0.0] * len(self.comms)
-        problems: list[BaseException] = []
         start = threading.Barrier(len(self.comms))
 
-        def main(rank: int) -> None:
-            try:
-                cuda_library.call("choose_device", self.devices[rank])
-                start.wait(LIMIT)
-                results[rank] = function(rank)
-            except BaseException as problem:
-                problems.append(problem)
+        def main(rank: int) -> float:
+            cuda_library.call("choose_device", self.devices[rank])
+            start.wait(LIMIT)
+            return function(rank)
 
-        threads = [threading.Thread(target=main, args=(rank,)) for rank in range(len(self.comms))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if problems:
-            raise problems[0]
-        return results
+        return on_threads(main, range(len(self.comms)))
 
     def contestant(
         self, algorithm: str, count: int, calls: int, collective: str = "all_reduce"

@@ -19,7 +19,6 @@ import argparse
 import ctypes
 import statistics
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from contestants import COLLECTIVES, LIMIT, arrays_of, seconds_on
+from contestants import COLLECTIVES, LIMIT, arrays_of, on_threads, seconds_on
 from record import append
 
 import ringreduce
@@ -232,22 +231,12 @@ def work(comm: Any, options: argparse.Namespace) -> None:
 
 def in_threads(options: argparse.Namespace) -> None:
     comms = ringreduce.local_group(options.ranks, timeout=LIMIT)  # which takes nothing of the GPU itself
-    problems: list[BaseException] = []
 
     def main(comm: Any) -> None:
-        try:
-            with comm:
-                work(comm, options)
-        except BaseException as problem:
-            problems.append(problem)
+        with comm:
+            work(comm, options)
 
-    threads = [threading.Thread(target=main, args=(comm,)) for comm in comms]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
+    on_threads(main, comms)
 
 
 def parse_arguments() -> argparse.Namespace:
