@@ -163,7 +163,8 @@ struct FoursOfFloat8 {
     return bits_as<V>(all < nan ? all : Like<std::int16_t, V>{} + nan);
   }
 
-  // NaN need not become the same one, except in E5M2. `Half` is Float16, where that has convert().
+  // NaN need not become the same one here if magnitude() replaces it. `Half` is Float16, where that has
+  // convert().
   template <class Half = Float16, class V>
   RINGREDUCE_INLINE static auto as_float16(V low, V high) {
     constexpr std::make_integer_sequence<int, 2 * lanes_of<V>> lanes;
