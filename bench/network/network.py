@@ -88,7 +88,8 @@ def parse_arguments() -> Namespace:
         "--algorithms",
         type=names,
         default=["auto"],
-        help="our algorithms, with a column for each; off is auto without measured links",
+        help="our algorithms, with a column for each, such as auto,auto+int8 with quantised messages;"
+        " off is auto without measured links",
     )
     parser.add_argument(
         "--guards",

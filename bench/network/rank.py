@@ -32,13 +32,15 @@ def our_rank(options: Namespace, meeting: Rendezvous) -> None:
     import ringreduce
     from ringreduce.bench import protocol
     from ringreduce.bench.ours import ours
+    from ringreduce.bench.rank import without_wire
 
     # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
     os.environ["RINGREDUCE_HOST"] = platform.node()
     with ringreduce.init(
         options.rank, options.ranks, meeting.exchange, timeout=TIMEOUT, transport=options.transport or None
     ) as comm:
-        library = ours(comm, options.algorithm)
+        algorithm, wire = without_wire(options.algorithm)
+        library = ours(comm, algorithm, wire=wire)
         library.barrier, library.maximum = meeting.barrier, meeting.maximum
         protocol.measure_sizes(library, options)
         meeting.barrier()
