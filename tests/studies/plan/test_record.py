@@ -11,15 +11,16 @@ pytest.importorskip("torch")
 import torch
 
 from ringreduce.studies.plan import read_job
-from ringreduce.studies.plan.overheads import clock_of
+from ringreduce.studies.plan.overheads import TENSORS, clock_of, tensor_seconds
 from ringreduce.studies.plan.record import Recorder, record
 
 PAUSE = 0.1  # seconds
+HIDDEN = 4096  # so many elements that they take most of an optimizer's step, however busy the cores
 
 
 def model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+    return torch.nn.Sequential(torch.nn.Linear(64, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 8))
 
 
 def train(made, optimizer, steps, backward=True):
@@ -41,10 +42,10 @@ def test_a_recording_has_the_layers_with_their_times_and_sizes(tmp_path, only_th
     job = read_job(Path(tmp_path / "job.json"))
     assert [layer.name for layer in job.layers] == ["0", "2"] and job.samples == 32
     assert all(layer.forward_s > 0 and layer.backward_s > 0 for layer in job.layers)
-    assert [parameter.numel for _, parameter in job.arrivals()] == [8, 8 * 512, 512, 512 * 64]
+    assert [parameter.numel for _, parameter in job.arrivals()] == [8, 8 * HIDDEN, HIDDEN, HIDDEN * 64]
     assert job.optimizer.state_bytes == pytest.approx(8) and job.optimizer.element_s > 0
     # The first layer keeps its input; the second one the result of ReLU.
-    assert job.layers[1].activation_bytes == 4 * 32 * 512 and job.layers[0].activation_bytes == 4 * 32 * 64
+    assert job.layers[1].activation_bytes == 4 * 32 * HIDDEN and job.layers[0].activation_bytes == 4 * 32 * 64
 
 
 @pytest.mark.slow
@@ -66,6 +67,16 @@ def test_what_else_uses_the_core_of_a_thread_does_not_count(tmp_path, only_the_m
     finally:
         torch.set_num_threads(threads)
     assert read_job(tmp_path / "job.json").layers[0].forward_s < PAUSE / 2
+
+
+def test_what_else_uses_the_core_of_an_optimizer_does_not_count():
+    class Interrupted(torch.optim.SGD):
+        def step(self, closure=None):
+            time.sleep(PAUSE / 10)
+            return super().step(closure)
+
+    found = tensor_seconds(Interrupted([torch.nn.Parameter(torch.zeros(1))]), torch.device("cpu"))
+    assert 0 < found * TENSORS < PAUSE / 10
 
 
 class LateDevice:
