@@ -13,8 +13,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t moved_at_once = std::size_t{32} << 20;  // limits what exists twice
-
 void* pointer(BlockArray::Address address) {
   return reinterpret_cast<void*>(address);
 }
@@ -61,10 +59,11 @@ bool BlockArray::open_file() {
   return file_.get() >= 0;
 }
 
+// One huge page at a time: no more exists twice, and the next one gets memory that is still in the caches.
 bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
   if (!open_file()) return false;
   for (Address at = part; at < part + bytes;) {
-    const Address next = std::min((at / moved_at_once + 1) * moved_at_once, part + bytes);
+    const Address next = std::min((at / huge_page + 1) * huge_page, part + bytes);
     if (!move(at, next - at, with_contents)) {
       if (at > part) make_private(part, at - part);
       return false;
@@ -74,23 +73,21 @@ bool BlockArray::share(Address part, std::size_t bytes, bool with_contents) {
   return true;
 }
 
-// Whole huge pages of the memfd are taken, also for what surrounds the part: the next parts find them there.
+// The whole huge page of the memfd is taken, also for what surrounds the part: the next parts find it there.
 bool BlockArray::move(Address part, std::size_t bytes, bool with_contents) {
-  const Address first = part / huge_page * huge_page,
-                end = (part + bytes + huge_page - 1) / huge_page * huge_page;
+  const Address first = part / huge_page * huge_page;
   constexpr int flags = MAP_SHARED | MAP_FIXED;
-  void* const view = reserve_like(first, end - first);
+  void* const view = reserve_like(first, huge_page);
   if (!view) return false;
   const auto offset = static_cast<off_t>(part - start_), offset_of_view = static_cast<off_t>(first - start_);
   const bool viewed =
-      mmap(view, end - first, PROT_READ | PROT_WRITE, flags, file_.get(), offset_of_view) != MAP_FAILED;
+      mmap(view, huge_page, PROT_READ | PROT_WRITE, flags, file_.get(), offset_of_view) != MAP_FAILED;
   if (viewed) {
-    const auto from = huge_at(first), to = huge_at(end);
-    if (std::find(from, to, false) != to) take_huge_pages(view, end - first);
-    std::fill(from, to, true);
+    if (!*huge_at(first)) take_huge_pages(view, huge_page);
+    *huge_at(first) = true;
     if (with_contents) std::memcpy(static_cast<std::byte*>(view) + (part - first), pointer(part), bytes);
   }
-  munmap(view, end - first);
+  munmap(view, huge_page);
   if (!viewed || mmap(pointer(part), bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, file_.get(),
                       offset) == MAP_FAILED) {
     return false;

@@ -45,7 +45,7 @@ class BlockArray {
 
  private:
   bool open_file();
-  bool move(Address part, std::size_t bytes, bool with_contents);
+  bool move(Address part, std::size_t bytes, bool with_contents);  // within a huge page
   std::vector<bool>::iterator huge_at(Address address) {
     return huge_.begin() + static_cast<std::ptrdiff_t>((address - start_) / huge_page);
   }

@@ -299,6 +299,68 @@ def test_a_limit_of_addresses():
     assert on_processes(2, rank_main) == [3, 3]
 
 
+class MemoryGroup:
+    """A cgroup below this process's own, whose memory is limited."""
+
+    def __init__(self):
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        path = {line.split(":")[1]: line.split(":", 2)[2] for line in groups}
+        root, names = Path("/sys/fs/cgroup"), ("memory.current", "memory.max")
+        if "memory" in path:  # version 1
+            root, names = root / "memory", ("memory.usage_in_bytes", "memory.limit_in_bytes")
+        own = root / path.get("memory", path.get("", "")).lstrip("/")
+        self.folder = own / f"ringreduce-test-{os.getpid()}"
+        self.used, self.limit = (self.folder / name for name in names)
+        self.folder.mkdir()
+        if not self.limit.exists():
+            try:
+                (own / "cgroup.subtree_control").write_text("+memory")
+            except OSError:
+                self.remove()
+                raise
+
+    def join(self):
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def leave_free(self, bytes):
+        self.limit.write_text(str(int(self.used.read_text()) + bytes))
+
+    def limit_nothing(self):
+        self.limit.write_text(str(1 << 62))
+
+    def remove(self):
+        self.folder.rmdir()
+
+
+@pytest.fixture
+def memory_group():
+    try:
+        group = MemoryGroup()
+    except OSError as error:
+        pytest.skip(f"no cgroup can limit memory here: {error}")
+    yield group
+    group.remove()
+
+
+def test_a_cgroup_with_little_memory_left(memory_group):
+    """Ranks that have no room for a second copy of what moves are not killed."""
+
+    def rank_main(comm):
+        memory_group.join()
+        array = np.arange(16 * M, dtype=np.int32)
+        use(comm, array)
+        if comm.rank == 0:
+            memory_group.leave_free(16 * M)
+        comm.barrier()
+        for _ in range(2):
+            use(comm, array)
+        comm.barrier()
+        memory_group.limit_nothing()
+        return is_shared(array), bool((array == np.arange(16 * M)).all())
+
+    assert on_processes(2, rank_main) == [(True, True)] * 2
+
+
 def pattern(rank):
     return np.arange(M // 4, dtype=np.int32) * 7 + rank
 
