@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -18,6 +19,15 @@ namespace {
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1
 #endif
+
+// dlopen would look for a driver that is not loaded in all the system's folders, which takes longer than
+// moving a small block.
+bool has_loaded_driver() {
+  const auto is_driver = [](dl_phdr_info* library, std::size_t, void*) {
+    return static_cast<int>(std::strstr(library->dlpi_name, "libcuda.so") != nullptr);
+  };
+  return dl_iterate_phdr(is_driver, nullptr) != 0;
+}
 
 }  // namespace
 
@@ -83,7 +93,7 @@ bool has_pinned_pages() {
 bool is_registered(const void* memory) {
   using Ask = int (*)(void* answer, int attribute, std::uintptr_t pointer);
   constexpr int memory_type = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  void* const driver = has_loaded_driver() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) : nullptr;
   if (!driver) return false;
   const auto ask = reinterpret_cast<Ask>(dlsym(driver, "cuPointerGetAttribute"));
   unsigned type = 0;
