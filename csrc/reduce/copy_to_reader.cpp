@@ -13,8 +13,8 @@ constexpr std::size_t line = 64;
 constexpr std::size_t always_timed = 64 << 10;
 constexpr int copies_per_time = 8;
 // If copies through the cache are slow, the way that is not taken is tried now and then, by enough bytes that
-// a core cannot keep the stores for later.
-constexpr std::size_t bytes_per_trial = 2 << 20, trial_bytes = 4 << 10;
+// a core cannot keep the stores for later, and that the wait for the last of them hardly counts.
+constexpr std::size_t bytes_per_trial = 2 << 20, trial_bytes = 16 << 10;
 
 }  // namespace
 
@@ -22,13 +22,14 @@ bool CopyToReader::slow() const {
   return times_[through].median() > limits_.slow_from;
 }
 
-CopyToReader::Way CopyToReader::way() const {
-  return slow() && times_[past].median() * limits_.least_gain < times_[through].median() ? past : through;
+CopyToReader::Way CopyToReader::way(std::size_t bytes) const {
+  const float gain = bytes < trial_bytes ? limits_.least_gain_of_short : limits_.least_gain;
+  return slow() && times_[past].median() * gain < times_[through].median() ? past : through;
 }
 
 bool CopyToReader::wants(std::size_t bytes) {
   if (copies_without_fetching() && bytes >= least_without_fetching) return true;
-  return bytes >= past_from && (way() == past || --until_timed_ < 0);
+  return bytes >= past_from && (way(bytes) == past || --until_timed_ < 0);
 }
 
 void CopyToReader::timed(Way way, void* to, const void* from, std::size_t bytes) {
@@ -40,7 +41,7 @@ void CopyToReader::timed(Way way, void* to, const void* from, std::size_t bytes)
 
 void CopyToReader::operator()(void* to, const void* from, std::size_t bytes) {
   if (bytes < past_from) return copy_own(to, from, bytes);
-  const Way chosen = way();
+  const Way chosen = way(bytes);
   since_trial_ += bytes;
   if (since_trial_ >= bytes_per_trial && slow()) {
     since_trial_ = 0;

@@ -94,16 +94,18 @@ void copy_bytes(const std::vector<Destination>& destinations, const Source& sour
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }
 
-// Copies each source with the same CopyToReader, and returns whether it went past the cache after each.
+// Copies each source with the same CopyToReader, and returns whether one of the same size goes past the cache
+// after each.
 std::vector<bool> copy_to_reader(const std::vector<Destination>& destinations,
-                                 const std::vector<Source>& sources, float slow_from, float least_gain) {
+                                 const std::vector<Source>& sources, float slow_from, float least_gain,
+                                 float least_gain_of_short) {
   if (destinations.size() != sources.size()) throw std::invalid_argument("not a destination for each source");
-  CopyToReader copy({slow_from, least_gain});
+  CopyToReader copy({slow_from, least_gain, least_gain_of_short});
   std::vector<bool> past;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (destinations[i].size() != sources[i].size()) throw std::invalid_argument("spans differ in size");
     copy(destinations[i].data(), sources[i].data(), sources[i].size());
-    past.push_back(copy.goes_past());
+    past.push_back(copy.goes_past(sources[i].size()));
   }
   return past;
 }
@@ -153,7 +155,7 @@ void bind_reduce(nb::module_& m) {
           nb::arg("scale") = 1.0, nb::arg("isa") = "");
   sub.def("copy", copy_bytes, nb::arg("destinations"), nb::arg("source"), nb::arg("isa") = "");
   sub.def("copy_to_reader", copy_to_reader, nb::arg("destinations"), nb::arg("sources"), nb::arg("slow_from"),
-          nb::arg("least_gain"));
+          nb::arg("least_gain"), nb::arg("least_gain_of_short"));
   sub.def("encode", encode, nb::arg("wire"), nb::arg("encoded"), nb::arg("values"), nb::arg("isa") = "");
   sub.def("decode", decode, nb::arg("wire"), nb::arg("values"), nb::arg("encoded"), nb::arg("isa") = "");
   sub.def(

@@ -84,11 +84,12 @@ def test_copy(isa, destinations):
             assert not target[7 + count :].any()
 
 
-def copied_to_reader(counts, **limits):
+def copied_to_reader(counts, slow_from, least_gain, least_gain_of_short=None):
     rng = np.random.default_rng(11)
     sources = [rng.integers(0, 256, count, dtype=np.uint8) for count in counts]
     targets = [np.zeros(count + 80, np.uint8) for count in counts]
-    past = engine.copy_to_reader([target[7:-73] for target in targets], sources, **limits)
+    gains = least_gain, least_gain if least_gain_of_short is None else least_gain_of_short
+    past = engine.copy_to_reader([target[7:-73] for target in targets], sources, slow_from, *gains)
     return sources, targets, past
 
 
@@ -109,6 +110,12 @@ def test_two_slow_copies_of_three_let_the_next_go_past_the_cache_as_long_as_this
     assert past == [False] + [True] * 7
     past = copied_to_reader(sizes, slow_from=0, least_gain=1e9)[2]
     assert past == [False, True, True] + [False] * 5, "two copies showed that it gains too little"
+
+
+def test_short_copies_have_to_gain_more_past_the_cache():
+    sizes = [1 << 16] * 4 + [4096, 1 << 16, 4096]
+    past = copied_to_reader(sizes, slow_from=0, least_gain=0, least_gain_of_short=1e9)[2]
+    assert past == [False, True, True, True, False, True, False]
 
 
 def test_copies_of_less_than_2_kib_are_not_timed():
